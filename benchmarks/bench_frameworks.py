@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 from interleave import record
 from support.frameworks import Jobs
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 FLOOD, QUIET, BUSY, WINDOW, ROUNDS = 1500, 99, 0.01, 4000, 3
 WAYS: dict[str, dict[str, Any] | None] = {"stock": None, "fair": {"key": "option:tenant"}}

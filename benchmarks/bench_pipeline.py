@@ -18,8 +18,9 @@ import psutil
 import pyspark
 import pytest
 from interleave import medians, record
-from support.rabbitmq import EmbeddedNode, eventually
+from support.rabbitmq import EmbeddedNode
 from support.spark.home import find_java
+from support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(900)
 QUEUES = ("gold", "silver", "free")

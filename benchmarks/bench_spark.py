@@ -24,7 +24,8 @@ import pytest
 from interleave import record
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.writers import BatchWriter

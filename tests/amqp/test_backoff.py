@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
+from support.clock import ManualClock
+
 from fairsched.amqp.backoff import Backoff
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def highest(low: float, high: float) -> float:
@@ -35,7 +29,7 @@ def test_jitter_is_full() -> None:
 
 
 def test_success_starts_anew_only_when_it_lasts() -> None:
-    clock = Clock()
+    clock = ManualClock()
     backoff = Backoff(0.1, 30.0, clock=clock, uniform=highest)
     for _ in range(6):
         backoff.failed()
@@ -49,7 +43,7 @@ def test_success_starts_anew_only_when_it_lasts() -> None:
 
 
 def test_use_starts_anew_however_short_it_was() -> None:
-    backoff = Backoff(0.1, 30.0, clock=Clock(), uniform=highest)
+    backoff = Backoff(0.1, 30.0, clock=ManualClock(), uniform=highest)
     for _ in range(6):
         backoff.failed()
     backoff.succeeded()

@@ -45,7 +45,7 @@ def test_a_header_cut_short_is_refused(given_: dict[str, Any], data: st.DataObje
 
 @given(st.binary(max_size=80), st.integers(0, 2**16 - 1))
 def test_any_bytes_are_read_or_refused(rest: bytes, flags: int) -> None:
-    """What is read lies within them: all values together are no longer than they are."""
+    """Values that are read lie within the octets: all values together are no longer than they are."""
     try:
         found = read_properties(bytes(12) + flags.to_bytes(2, "big") + rest, ALL, lambda header, at: (header[at:], 0))
     except ValueError:

@@ -272,7 +272,7 @@ HANDSHAKE = b"".join(
 
 
 class Session:
-    """What a broker might send: `frames` in their order, of `chance`.
+    """Output that a broker might send: `frames` in their order, of `chance`.
 
     A frame is at most as long as was agreed, contents of one channel do not overlap, and what is answered was asked.
     """
@@ -386,7 +386,7 @@ def pieces_of(stream: bytes, chance: random.Random, count: int = 150) -> list[by
 
 
 def outcome(fast: bool, pieces: list[bytes]) -> tuple[list[Event], str, bytes]:
-    """What came of a stream: events, the class of the error that ended it, and what was sent."""
+    """Return the result of a stream: events, the class of the error that ended it, and what was sent."""
     return outcome_of(Recorded(fast), pieces)
 
 
@@ -494,7 +494,7 @@ def flip(frames: list[bytes], chance: random.Random) -> None:
 
 
 def overwrite_the_beginning(frames: list[bytes], chance: random.Random) -> None:
-    """Where the kind, the channel, lengths, class and method are."""
+    """Return where the kind, the channel, lengths, class and method are."""
     number = chance.randrange(len(frames))
     changed = bytearray(frames[number])
     changed[chance.randrange(min(20, len(changed)))] = chance.choice((0, 1, 2, 3, 4, 5, 8, 10, 60, 0x7F, 0xCE, 0xFF))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 from support.deliveries import delivery, octets_kept
 from support.lent import HEARTBEAT, LentSource
-from support.threads import SOON, reach
+from support.waiting import SOON, reach
 
 from fairsched.delivery._delivery import HeaderKey, Message
 

@@ -54,7 +54,7 @@ def arguments(method: base.Frame) -> list[Any]:
 
 
 def wire(value: Any) -> Any:
-    """What the probe has for a value of pamqp's."""
+    """Return the probe's form of a value of pamqp's."""
     if isinstance(value, dict):
         return (encode.field_table(value),)
     return value.encode() if isinstance(value, str) else value

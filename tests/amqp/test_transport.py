@@ -108,7 +108,7 @@ def ends(stream: bytes | bytearray) -> list[int]:
 
 
 def outcome(wire: Wire, stream: bytes, step: int) -> tuple[list[Any], str]:
-    """What arrived, and the error that ended it, if one did."""
+    """Return what arrived, and the error that ended it, if one did."""
     try:
         for start in range(0, len(stream), step):
             wire._on_data_available(stream[start : start + step])

@@ -1,4 +1,4 @@
-"""What x-arguments of a queue, and properties of a message, have the broker do."""
+"""The effects of x-arguments of a queue, and of properties of a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp.commands import Queue
-from support.rabbitmq import eventually
+from support.waiting import eventually
 from support.wireclient import Server, WireClient
 
 
@@ -180,30 +180,6 @@ def test_a_full_queue_that_dead_letters_into_itself_ends(channel, broker):
     publish(channel, "q", *"12345")
     assert bodies(channel, "q") == [b"4", b"5"]
     assert broker.status()["messages"] == 0
-
-
-def test_an_unused_queue_expires(channel):
-    channel.queue_declare("q", arguments={"x-expires": 50})
-    publish(channel, "q", "x")
-
-    def gone():
-        try:
-            with channel.connection.channel() as other:
-                other.queue_declare("q", passive=True)
-        except pika.exceptions.ChannelClosedByBroker as error:
-            return error.reply_code == 404
-        deadline = time.monotonic() + 0.1  # asking is no use of it in RabbitMQ either, but nor is it what is tested
-        eventually(lambda: time.monotonic() > deadline)
-        return False
-
-    eventually(gone)
-
-
-def test_priorities(channel):
-    channel.queue_declare("q", arguments={"x-max-priority": 5})
-    for number, priority in enumerate([0, 3, None, 5, 9, 1]):
-        publish(channel, "q", str(number), priority=priority)
-    assert bodies(channel, "q") == [b"3", b"4", b"1", b"5", b"0", b"2"]
 
 
 def test_255_priorities(channel):

@@ -1,4 +1,4 @@
-"""What a client does with queues and messages, through pika."""
+"""A client's operations on queues and messages, through pika."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 import fairsched
 
@@ -39,21 +39,6 @@ def test_a_server_named_queue_is_named_and_remembered(channel):
     assert name.startswith("amq.gen-")
     channel.basic_publish("", name, b"x")
     assert channel.basic_get("", auto_ack=True)[2] == b"x"
-
-
-@pytest.mark.parametrize("size", [0, 1, 4088, 131064, 131065, 1_000_003])
-def test_bodies_of_any_size(channel, size):
-    body = bytes(index * 7 & 255 for index in range(size))
-    channel.queue_declare("q")
-    channel.basic_publish("", "q", body)
-    assert channel.basic_get("q", auto_ack=True)[2] == body
-
-
-def test_a_frame_max_that_is_agreed_is_kept(connect):
-    channel = connect(frame_max=4096).channel()
-    channel.queue_declare("q")
-    channel.basic_publish("", "q", b"x" * 100_000)
-    assert channel.basic_get("q")[2] == b"x" * 100_000
 
 
 def test_properties_and_headers_come_through(channel):
@@ -172,66 +157,6 @@ def test_a_higher_priority_is_served_while_it_takes(connect):
     assert sorted(seen) == [0, 10, 10]
 
 
-def test_an_exclusive_consumer_is_alone(connect):
-    first, second = connect().channel(), connect().channel()
-    first.queue_declare("q")
-    first.basic_consume("q", print, exclusive=True)
-    with closed_with(403):
-        second.basic_consume("q", print)
-
-
-def test_a_consumer_is_told_that_its_queue_is_gone(connect):
-    owner, consumer = connect().channel(), connect().channel()
-    owner.queue_declare("q")
-    cancelled = []
-    consumer.add_on_cancel_callback(cancelled.append)
-    tag = consumer.basic_consume("q", print)
-    owner.queue_delete("q")
-    eventually(lambda: consumer.connection.process_data_events(0.01) or cancelled)
-    assert cancelled[0].method.consumer_tag == tag
-
-
-def test_an_exclusive_queue_goes_with_its_connection(connect):
-    owner, other = connect(), connect()
-    owner.channel().queue_declare("q", exclusive=True)
-    with closed_with(405):
-        other.channel().queue_declare("q", passive=True)
-    owner.close()
-    with closed_with(404):
-        other.channel().queue_declare("q", passive=True)
-
-
-def test_an_auto_delete_queue_goes_with_its_last_consumer(connect):
-    channel, other = connect().channel(), connect().channel()
-    channel.queue_declare("q", auto_delete=True)
-    tag = channel.basic_consume("q", print)
-    other.queue_declare("q", passive=True)
-    channel.basic_cancel(tag)
-    with closed_with(404):
-        other.queue_declare("q", passive=True)
-
-
-def test_if_unused_and_if_empty(connect):
-    connection = connect()
-    channel = connection.channel()
-    channel.queue_declare("q")
-    channel.basic_publish("", "q", b"")
-    with closed_with(406):
-        connection.channel().queue_delete("q", if_empty=True)
-    channel.basic_consume("q", print)
-    with closed_with(406):
-        connection.channel().queue_delete("q", if_unused=True)
-
-
-def test_a_message_that_goes_nowhere_is_returned_and_confirmed(channel):
-    channel.confirm_delivery()
-    with pytest.raises(pika.exceptions.UnroutableError) as raised:
-        channel.basic_publish("", "nowhere", b"body", mandatory=True)
-    assert raised.value.messages[0].body == b"body"
-    assert raised.value.messages[0].method.reply_code == 312
-    channel.basic_publish("", "nowhere", b"body")
-
-
 def test_nack_and_reject_requeue_or_drop(channel):
     channel.queue_declare("q")
     for number in range(4):
@@ -241,25 +166,6 @@ def test_nack_and_reject_requeue_or_drop(channel):
     channel.basic_reject(tags[2], requeue=True)
     channel.basic_reject(tags[3], requeue=False)
     assert bodies(channel, "q") == [b"0", b"1", b"2"]
-
-
-def test_recover_gives_all_back(channel):
-    channel.queue_declare("q")
-    channel.basic_publish("", "q", b"x")
-    channel.basic_get("q")
-    channel.basic_recover(requeue=True)
-    method, _, body = channel.basic_get("q")
-    assert (method.redelivered, body) == (True, b"x")
-
-
-def test_purge_leaves_what_is_unacknowledged(channel):
-    channel.queue_declare("q")
-    for number in range(3):
-        channel.basic_publish("", "q", str(number))
-    tag = channel.basic_get("q")[0].delivery_tag
-    assert channel.queue_purge("q").method.message_count == 2
-    channel.basic_nack(tag)
-    assert bodies(channel, "q") == [b"0"]
 
 
 def test_transactions(channel):
@@ -354,13 +260,6 @@ def test_errors_of_a_connection(connect, code, action):
     assert raised.value.reply_code == code
 
 
-def test_a_wrong_password_is_refused(broker):
-    parameters = pika.URLParameters(broker.url)
-    parameters.credentials = pika.PlainCredentials("guest", "wrong")
-    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
-        pika.BlockingConnection(parameters)
-
-
 def test_a_client_that_begins_tls_is_sent_away_and_logged(broker, caplog):
     with socket.create_connection(("127.0.0.1", broker.port)) as plain:
         host, port = plain.getsockname()
@@ -372,10 +271,3 @@ def test_a_client_that_begins_tls_is_sent_away_and_logged(broker, caplog):
     eventually(lambda: caplog.text.count("it began TLS") == 2)
     eventually(lambda: broker.status()["connections"] == 0)
     pika.BlockingConnection(pika.URLParameters(broker.url)).close()
-
-
-def test_a_vhost_that_is_not_there(broker):
-    parameters = pika.URLParameters(broker.url)
-    parameters.virtual_host = "none"
-    with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match="vhost none not found"):
-        pika.BlockingConnection(parameters)

@@ -19,7 +19,7 @@ from pathlib import Path
 import pika
 import pytest
 from support.outcomes import Outcomes
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 import fairsched
 from fairsched.broker._journal import Store
@@ -161,7 +161,7 @@ class Consuming(threading.Thread):
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_kills(tmp_path: Path, outcomes: Outcomes) -> None:
-    """What was confirmed is in both queues of the exchange, or was settled there; rejected, it is among the dead."""
+    """A confirmed message is in both queues of the exchange, or was settled there; rejected, it is among the dead."""
     draw = random.Random(os.urandom(8))
     must: set[int] = set()
     sent: set[int] = set()
@@ -213,7 +213,7 @@ def test_kills(tmp_path: Path, outcomes: Outcomes) -> None:
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    """What was acknowledged, expired, purged, pushed out, replaced or deleted takes no room when it comes again."""
+    """A message acknowledged, expired, purged, pushed out, replaced or deleted takes no room when it comes again."""
     with fairsched.Broker(data_dir=tmp_path) as broker, connected(broker.url) as channel:
         channel.confirm_delivery()
         channel.exchange_declare("all", "fanout", durable=True)

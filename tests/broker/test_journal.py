@@ -1,4 +1,4 @@
-"""What was on disk is there again, whatever ended the process; what was dropped is not, and its room is used again."""
+"""Batches on disk survive any end of the process; dropped ones do not, and their room is used again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import eventually
 
 from fairsched import _probe_journal as probe
 from fairsched.broker._journal import Store
@@ -25,11 +25,11 @@ KILLS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "expensive" else 4
 
 
 def until_durable(store: Store, batch: int) -> None:
-    end = time.monotonic() + 120
-    while probe.durable(store) < batch:
+    def durable() -> bool:
         assert store.error is None
-        assert time.monotonic() < end, "the batch did not get on disk"
-        time.sleep(0.0005)  # polls a condition with a deadline
+        return probe.durable(store) >= batch
+
+    eventually(durable, 120, "the batch is on disk", every=0.0005)
 
 
 def opened(path: Path) -> tuple[Store, list[tuple[int, int, bytes]]]:

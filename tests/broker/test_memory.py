@@ -1,4 +1,4 @@
-"""What the broker keeps of memory: little for a message, and nothing once it is gone."""
+"""The memory a broker keeps: little for a message, and nothing once it is gone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.rabbitmq import EmbeddedNode, eventually
+from support.rabbitmq import EmbeddedNode
+from support.waiting import eventually
 
 import fairsched
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of the embedded broker, against its own status."""
+"""The metrics Prometheus is told of the embedded broker, against its own status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import Broker, Consumer, Publisher
 from fairsched.broker import metrics

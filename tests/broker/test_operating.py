@@ -1,4 +1,4 @@
-"""What its operator does to a broker that runs: connections closed, the memory limit moved."""
+"""An operator's commands to a running broker: connections closed, the memory limit moved."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 import fairsched
 

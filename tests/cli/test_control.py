@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import Broker, Publisher
 from fairsched.cli.broker import Session

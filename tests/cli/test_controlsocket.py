@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched.cli import controlsocket
 from fairsched.cli.connections import MOST_CONNECTIONS

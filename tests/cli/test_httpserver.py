@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched.cli.health import health_pages
 from fairsched.cli.httpserver import EVERYWHERE, HttpServer

@@ -1,4 +1,4 @@
-"""What the command says without Spark: of its report, of the function it is to call, and of a failure in one line."""
+"""The command's output without Spark: of its report, of the function it is to call, and of a failure in one line."""
 
 from __future__ import annotations
 

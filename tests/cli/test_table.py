@@ -1,4 +1,4 @@
-"""What the table and the summary say."""
+"""The contents of the table and the summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer takes is said once, and every reader of it is told: people, type checkers and tools."""
+"""The arguments of a consumer are written once, and each reader sees them: people, type checkers and tools."""
 
 from __future__ import annotations
 

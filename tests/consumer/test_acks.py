@@ -1,4 +1,4 @@
-"""When acknowledgements leave: counted in frames and writes, without a broker and without time."""
+"""The moment at which acknowledgements leave: counted in frames and writes, without a broker and without time."""
 
 from __future__ import annotations
 

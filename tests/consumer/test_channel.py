@@ -12,7 +12,7 @@ ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT
 
 
 def flushed(verdicts: dict[int, int], count: int) -> list[tuple[int, int, bool]]:
-    """What pika reads in the frames that settle these of `count` deliveries."""
+    """Return the frames that pika reads in the frames that settle these of `count` deliveries."""
     ledger = AckLedger()
     for tag in range(1, count + 1):
         ledger.deliver(tag)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import App, Broker, CoDel, ConfigurationError, Consumer, Publisher, aio
 from fairsched.cli.broker import Session

@@ -1,4 +1,4 @@
-"""What a consumer without a broker does with the options of one that has a broker."""
+"""A consumer without a broker heeds the options of one that has a broker."""
 
 from __future__ import annotations
 

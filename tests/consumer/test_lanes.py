@@ -18,7 +18,7 @@ URL = "amqp://guest:guest@localhost/"
 
 
 class Delivery:
-    """What lanes look at in a message."""
+    """The attributes of a message that lanes read."""
 
     def __init__(self, key: object, number: int = 0, queue: str = "a") -> None:
         self.key = key

@@ -277,7 +277,7 @@ def test_messages_that_are_kept_keep_few_small_reads(each: int) -> None:
 
 
 def test_a_read_that_is_queued_in_two_parts_is_kept_once() -> None:
-    """What comes between two messages of a read may queue the first one; nobody refers to the read afterwards."""
+    """An event between two messages of a read may queue the first one; nothing refers to the read afterwards."""
     each, turns = 64, 100
     source = Source([bytes(1000)] * each * turns, window=each * turns)
     source.sinks[9] = lambda *_: source.intake.drain()

@@ -1,4 +1,4 @@
-"""What Prometheus is told: by prometheus_client's own parser, against what the consumer says of itself."""
+"""The metrics Prometheus is told: by prometheus_client's own parser, against what the consumer says of itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.rabbitmq import eventually, free_ports, numbered
+from support.rabbitmq import free_ports, numbered
+from support.waiting import eventually
 
 from fairsched import App, Broker, Consumer, Limit, Publisher, Queue, Retry, aio
 from fairsched.cli.broker import Session

@@ -1,4 +1,4 @@
-"""What may be said of a queue, in Python, in a file and in a variable."""
+"""Options of a queue, in Python, in a file and in a variable."""
 
 from __future__ import annotations
 

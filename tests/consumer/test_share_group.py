@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clock import ManualClock
 
 from fairsched import ConfigurationError, FairQueue, Limit, Queue
 from fairsched.consumer import share_group, share_message
@@ -287,14 +288,10 @@ def test_those_with_another_cost_do_not_count(caplog: pytest.LogCaptureFixture) 
 # From what a queue shows to what it is charged ----------------------------------------------------------------------
 
 
-class Clock:
-    """Moved by hand, in place of the module `time`."""
+class ManualTime(ManualClock):
+    """Replaces the module `time`."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
+    monotonic = ManualClock.__call__
 
     def thread_time(self) -> float:
         return 0.0
@@ -340,7 +337,7 @@ class Member:
 
 def together(plans: list[tuple[list[Queue | str], int]], seconds: int, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Return what members with these queues and speeds serve together, in a second of the last quarter."""
-    clock, exchange = Clock(), Exchange()
+    clock, exchange = ManualTime(), Exchange()
     monkeypatch.setattr(share_group, "time", clock)
     members = [Member(exchange, *plan) for plan in plans]
     total: Counter[str] = Counter()
@@ -367,7 +364,7 @@ def test_a_slot_at_its_limit_stands_back_for_what_others_serve_of_it(monkeypatch
 
 
 def test_every_band_is_in_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is served after the others is behind them, always."""
+    """A slot served after the others is always behind them."""
     late = Queue("late", band=7)
     found = together([([late, "a", "b"], 400), (["a"], 400)], 80, monkeypatch)
     assert found == pytest.approx({"a": 400, "b": 400}, abs=20)

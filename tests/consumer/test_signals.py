@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched.consumer.signals import graceful
 

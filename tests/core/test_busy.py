@@ -10,7 +10,8 @@ import pytest
 from oracles.queue import ReferenceQueue
 from support.queue_engines import Engine, compiled_queue, drain, items, lists_of, on_both, pulled
 from support.queue_leavers import run
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import _probe_queue
 from fairsched.pullqueue import PullQueue

@@ -1,4 +1,4 @@
-"""What filters that refuse everything cost: each is asked once, and a few answers are looked up for each question."""
+"""The cost of filters that refuse everything: each is asked once, and a few answers are looked up for each question."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_a_million_moves_of_one_consumer_take_no_more_room() -> None:
 
 
 def test_a_long_list_is_not_walked_for_every_hundred_deletes() -> None:
-    """What is dead and linked stays below what is alive, or the threshold: so a delete costs O(1), amortised."""
+    """Dead, still linked entries stay fewer than what is alive, or the threshold: so a delete costs O(1), amortised."""
     nodes = _probe_nodes.ProbeList(10)
     handles = [nodes.append(1) for _ in range(1000)]
     for _ in range(5):

@@ -30,7 +30,7 @@ def test_equal_consumers_share_equally() -> None:
 
 
 def test_told_in_vain_by_turns() -> None:
-    """When those that are told find nothing, nobody is told more often than another, by more than one."""
+    """If those that are told find nothing, no waiter is told more than once more often than another."""
     queue, consumers = _probe_queue.ProbeQueue(0, 3_000), 6
     queue.idle(consumers)
     for told in queue.steal(3_000, consumers - 1):

@@ -1,4 +1,4 @@
-"""What a pull queue keeps in the engine: no more than its messages and its consumers need."""
+"""The memory of a pull queue in the engine: no more than its messages and its consumers need."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import _probe_room
 

@@ -7,19 +7,11 @@ import time
 from typing import Any
 
 import pytest
-from support.threads import SOON, result_of, start
+from support.clock import ManualClock
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import FairQueue, ShutDown
-
-
-class ManualClock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -12,25 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.bands import ReferenceBands
+from support.clock import TICK, TICK_NS, TickingClock
 from support.draining import drained
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit
 from fairsched.scheduling.bands import DEFAULT_BAND, LAST_BAND
-
-#: A tick of the clock: whole nanoseconds, and a sum of powers of two in seconds, so that nothing is rounded.
-TICK = 1 / 8
-TICK_NS = 125_000_000
-
-
-class Clock:
-    """Moved by hand."""
-
-    def __init__(self) -> None:
-        self.ticks = 0
-
-    def __call__(self) -> float:
-        return self.ticks * TICK
 
 
 class TestService:
@@ -124,7 +111,7 @@ class TestService:
         ]  # fmt: skip
 
     def test_a_wait_for_a_slot_that_another_band_interrupts_lasts_no_longer_for_it_nor_shorter(self) -> None:
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue({"gold": 1, "a": 2, "b": 1}, clock=clock, anticipation=8 * TICK)
         fair.set_band("gold", 0)
         fair.put("a", 0)
@@ -174,7 +161,7 @@ class TestStarvation:
     @given(rate=st.sampled_from([1, 2, 8]), burst=st.integers(1, 5), waits=st.lists(st.integers(0, 9), max_size=40))
     def test_a_rate_bounds_what_is_served_before_the_bands_after(self, rate: int, burst: int, waits: list[int]) -> None:
         """In t seconds at most burst + rate * t, and all else that is asked for is theirs."""
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue({"gold": 1, "free": 1}, clock=clock)
         fair.set_band("gold", 0)
         fair.set_limit("gold", Limit(rate=rate, burst=burst))
@@ -227,7 +214,7 @@ class BandedQueue(RuleBasedStateMachine):
 
     @initialize(quanta=st.lists(st.integers(1, 5), min_size=4, max_size=4), patience=st.sampled_from([0, 0, 3, 8]))
     def begin(self, quanta: list[int], patience: int) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         given_quanta = dict(zip(NAMES, quanta, strict=True))
         self.oracle = ReferenceBands(given_quanta, patience * TICK_NS)
         self.fair = FairQueue(given_quanta, clock=self.clock, anticipation=patience * TICK)
@@ -307,7 +294,7 @@ class Limited:
     """A queue whose slots have bands and limits, and who of them may be served."""
 
     def __init__(self, bands: list[int], limit: Limit, boost: bool) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.bands, self.limit = bands, limit
         self.fair = FairQueue(dict.fromkeys(range(4), 2), clock=self.clock, limit=limit, sparse_boost=boost)
         for slot, number in enumerate(bands):

@@ -17,20 +17,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.threads import SOON, reach, result_of, start
+from support.clock import ManualClock
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import Batch, FairQueue, FairschedError, ShutDown
 from fairsched.pullqueue import PullQueue, Target
-
-
-class ManualClock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class TestService:
@@ -350,11 +342,9 @@ class TestPriorities:
     def waiters(self, fair: FairQueue, *priorities: int) -> list[tuple[threading.Thread, list[Any]]]:
         """Getters that wait, each of which came after the one before it."""
         started = []
-        until = time.monotonic() + SOON
         for count, priority in enumerate(priorities, len(fair.waiting()) + 1):
             started.append(start(lambda priority=priority: fair.get(timeout=SOON, priority=priority)))
-            while len(fair.waiting()) < count:
-                assert time.monotonic() < until
+            reach(lambda count=count: len(fair.waiting()) >= count)
         return started
 
     def test_the_highest_first_and_equals_in_turn(self) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import Dwrr, FairQueue, ShutDown
 
@@ -208,7 +209,7 @@ class TestRoom:
 
 class TestArguments:
     def test_hold_asks_for_truth_before_it_begins(self) -> None:
-        """What is asked empties the tenant, which is forgotten."""
+        """A question empties the tenant, which is forgotten."""
         fair = FairQueue({"a": 1}, default_quantum=1)
 
         class Truth:

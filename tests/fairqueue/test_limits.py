@@ -17,28 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles.limits import ReferenceLimits
+from support.clock import TICK_NS, TickingClock
 from support.draining import drained
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit, ShutDown
 from fairsched.delivery._delivery import Message
 from fairsched.delivery._messagesource import MessageSource
 from fairsched.stats import LimitStats
 from fairsched.testing import FakeChannel
-
-#: A tick of the clock: whole nanoseconds, and a sum of powers of two in seconds, so that nothing is rounded.
-TICK = 1 / 8
-TICK_NS = 125_000_000
-
-
-class Clock:
-    """Moved by hand."""
-
-    def __init__(self) -> None:
-        self.ticks = 0
-
-    def __call__(self) -> float:
-        return self.ticks * TICK
 
 
 class TestConcurrency:
@@ -205,7 +192,7 @@ class TestPlaces:
         return found
 
     def may_be_taken(self, fair: FairQueue, name: str) -> int:
-        """How many more may be in hand."""
+        """Return how many more may be in hand."""
         fair.put_many(name, range(5))
         found = drained(fair)
         assert {one for one, _ in found} <= {name}
@@ -224,8 +211,8 @@ class TestPlaces:
         assert not kept.settled
 
     def test_a_place_of_a_tenant_that_was_forgotten_is_none_of_another(self) -> None:
-        """Where there is only a rate, nobody counts what is in hand, and the tenant is forgotten meanwhile."""
-        clock = Clock()
+        """With a rate alone, messages in hand are not counted, and the tenant is forgotten meanwhile."""
+        clock = TickingClock()
         fair = FairQueue(default_quantum=1, clock=clock, limit=Limit(rate=1))
         late = self.taken(fair, "late")
         clock.ticks += 100
@@ -266,7 +253,7 @@ class TestPlaces:
 
 class TestRate:
     def test_a_burst_and_then_one_for_each_token(self) -> None:
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue({"gold": 1, "free": 1}, clock=clock)
         fair.set_limit("gold", Limit(rate=4, burst=3))
         fair.put_many("gold", range(100))
@@ -280,7 +267,7 @@ class TestRate:
         assert len(drained(fair)) == 3
 
     def test_nothing_is_credited_while_a_slot_waits_for_a_token(self) -> None:
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue({"gold": 10, "free": 10}, clock=clock)
         fair.set_limit("gold", Limit(rate=1))
         fair.put_many("gold", range(1000))
@@ -292,7 +279,7 @@ class TestRate:
         assert fair.stats()["gold"].deficit <= 20
 
     def test_anticipated_says_when_the_next_token_comes(self) -> None:
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue({"gold": 1}, clock=clock, limit=Limit(rate=1))
         assert fair.anticipated() is None
         fair.put_many("gold", range(2))
@@ -344,7 +331,7 @@ class TestRate:
         assert found == [("gold", 1)]
 
     def test_a_clock_that_is_set_back_stands_still(self) -> None:
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue({"gold": 1}, clock=clock, limit=Limit(rate=1))
         fair.put_many("gold", range(3))
         clock.ticks = 80
@@ -355,7 +342,7 @@ class TestRate:
         assert len(drained(fair)) == 1
 
     def test_a_tenant_is_forgotten_when_its_bucket_is_full_and_not_before(self) -> None:
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue(default_quantum=1, clock=clock, limit=Limit(rate=1, burst=2))
         fair.put("a", 1)
         fair.get()
@@ -387,7 +374,7 @@ class TestRate:
 
 
 def test_all_that_is_due_is_taken_at_once() -> None:
-    clock = Clock()
+    clock = TickingClock()
     fair = FairQueue({"gold": 1, "free": 1}, clock=clock, limit=Limit(rate=1, burst=3))
     fair.put_many("gold", range(9))
     fair.put_many("free", range(9))
@@ -408,7 +395,7 @@ class TestOutlook:
         assert FairQueue({"gold": 1}).outlook("gold").concurrency is None
 
     def test_the_figures_of_all_limits(self) -> None:
-        clock = Clock()
+        clock = TickingClock()
         fair = FairQueue({"gold": 1, "free": 1, "other": 1}, clock=clock)
         assert fair.limit_stats() == {}
         fair.set_limit("gold", Limit(2))
@@ -480,7 +467,7 @@ class LimitedQueue(RuleBasedStateMachine):
 
     @initialize(quanta=st.lists(st.integers(1, 5), min_size=3, max_size=3), limit=LIMITS)
     def begin(self, quanta: list[int], limit: Limit | None) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.oracle = ReferenceLimits(dict(zip(NAMES, quanta, strict=True)), limit)
         self.fair = FairQueue(dict(zip(NAMES, quanta, strict=True)), clock=self.clock, limit=limit)
         self.number = 0
@@ -594,7 +581,7 @@ def test_the_bounds_hold_for_tenants_that_come_and_go(
     """At most `most` in hand; in any t seconds at most burst + rate * t; and nobody idles while one may be served."""
     if most is None and rate is None:
         return
-    clock = Clock()
+    clock = TickingClock()
     fair = FairQueue(
         default_quantum=1, clock=clock, limit=Limit(most, rate=rate, burst=burst if rate is not None else None)
     )
@@ -667,7 +654,7 @@ def test_the_shares_of_the_others_hold_while_one_is_at_its_limit(
         assert served[0] / quanta[0] - served[one] / quanta[one] <= 2 + 1 / quanta[0] + 1 / quanta[one]
 
 
-class IntrusiveClock(Clock):
+class IntrusiveClock(TickingClock):
     """A clock that uses the queue, as any clock of the caller's own may."""
 
     def __init__(self, visits: list[Any]) -> None:

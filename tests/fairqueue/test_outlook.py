@@ -1,4 +1,4 @@
-"""What stands before a slot: what the plain algorithm serves before it, and looking changes nothing."""
+"""The work ahead of a slot: all that the plain algorithm serves before it; asking changes nothing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_is_served_before_a_slot_is_what_the_plain_algorithm_serves(given_q
 
 @given(quanta, steps)
 def test_looking_changes_nothing(given_quanta: Any, taken: Any) -> None:
-    """What `play` compares with the oracle, which nobody looks at, is the order in which everything is served."""
+    """`play` compares the whole order of service with that of an undisturbed oracle."""
     queue, oracle = play(given_quanta, taken, lambda queue: [queue.outlook(name) for name in NAMES])
     while queue.qsize():
         for name in NAMES:

@@ -12,21 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.sparse import MOST_BOOSTS, ReferenceSparse
+from support.clock import ManualClock
 
 from fairsched import FairQueue, Limit
 
 
 def names_of(fair: FairQueue, count: int) -> list[Any]:
     return [fair.get(block=False)[0] for _ in range(count)]
-
-
-class Clock:
-    """Moved by hand."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class TestBoost:
@@ -99,7 +91,7 @@ class TestBoost:
         assert fair.stats() == {}
 
     def test_nobody_goes_before_a_slot_that_is_waited_for(self) -> None:
-        clock = Clock()
+        clock = ManualClock()
         fair = FairQueue({"a": 2, "b": 1, "x": 1}, anticipation=1.0, clock=clock, sparse_boost=True)
         fair.hold("a", True)
         fair.put("a", 0)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from oracles.subkeys import ReferenceSubkeys
 from support.draining import drained
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 from fairsched import FairQueue, Limit
 
@@ -454,7 +454,7 @@ TestSubkeysMachine = SubkeysMachine.TestCase
 
 
 def sums(served: list[tuple[Any, int]]) -> list[Counter[Any]]:
-    """What each was served after each message."""
+    """Return the service of each slot after each message."""
     so_far: Counter[Any] = Counter()
     found = [so_far.copy()]
     for who, cost in served:

@@ -18,8 +18,14 @@ _numbers = itertools.count()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if here in item.path.parents and not on_embedded_only(item):
             item.add_marker(pytest.mark.integration)
+
+
+def on_embedded_only(item: pytest.Item) -> bool:
+    """Return whether a test asks only the embedded broker, which needs no server."""
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("server") == "embedded"
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What is called round handlers, on a real broker: middleware, decoding, the time limit."""
+"""The calls around handlers, on a real broker: middleware, decoding, the time limit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import App, ConfigurationError, Consumer, Queue, TimeLimitExceeded, UndecodableBody, aio
-
-Declare = Callable[..., str]
 
 
 def run(

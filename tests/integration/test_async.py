@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import aio
-
-Declare = Callable[..., str]
 
 
 def test_async_iteration(broker: Node, new_queue: Declare) -> None:

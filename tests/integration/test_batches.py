@@ -11,21 +11,21 @@ import sys
 import textwrap
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import parquet
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import busy
+from support.waiting import eventually
 
 from fairsched import CoDel, ConfigurationError, FairQueue, aio
 from fairsched.consumer import Consumer, consumer_counts
-
-Declare = Callable[..., str]
 
 #: Longer than any test.
 FOR_EVER = 3600

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually, reach_in_loop
 
 from fairsched import aio
-
-Declare = Callable[..., str]
 
 COUNT = 50
 
@@ -42,12 +42,6 @@ MOMENTS: dict[str, Callable[[Any], bool]] = {
     "a channel is asked for": subscribed,
     "messages are here": delivered,
 }
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # threads change what is waited for, and tell no event
-            await asyncio.sleep(0)
 
 
 @pytest.fixture
@@ -77,7 +71,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(
 
         task = asyncio.create_task(consume())
         await asyncio.sleep(0)
-        await until(lambda: MOMENTS[moment](consumer))
+        await reach_in_loop(lambda: MOMENTS[moment](consumer))
         for _ in range(times):
             task.cancel()
             await asyncio.sleep(0)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from support.rabbitmq import Node, eventually, on_embedded
+from support.rabbitmq import Node, on_embedded
+from support.waiting import eventually
 
 from fairsched.cli.broker import Session
 from fairsched.cli.brokerexperiment import on_broker

@@ -1,4 +1,4 @@
-"""What a consumer does with messages, against a real broker."""
+"""A consumer's treatment of messages, against a real broker."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
 from support.running import busy
+from support.waiting import eventually
 
 from fairsched.consumer import App, Consumer, from_pika
 from fairsched.consumer.requeueing.pace import FIRST
-
-Declare = Callable[..., str]
 
 
 @pytest.mark.steady

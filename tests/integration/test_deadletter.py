@@ -10,7 +10,8 @@ from typing import Any
 import pika
 import pytest
 from fairsched._probe_exchanges import dead_letter_header
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 from support.wiretables import Encoded, written
 
 from fairsched.broker import Broker

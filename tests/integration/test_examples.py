@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COUNT = 40

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Broker, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Broker, numbered
+from support.waiting import eventually
 
 from fairsched import Consumer, Retry, aio
-
-Declare = Callable[..., str]
 
 MESSAGES = 10
 DEEDS = ("ack", "reject", "nack", "defer", "finish")

@@ -8,16 +8,15 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
-from support.rabbitmq import Node, eventually
-
-Declare = Callable[..., str]
+from support.declare import Declare
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 MESSAGES = 300
 LONG = 200_000  # in two frames

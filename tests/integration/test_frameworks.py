@@ -11,7 +11,8 @@ import celery
 import pytest
 from support.frameworks import Jobs
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 _numbers = itertools.count()
 

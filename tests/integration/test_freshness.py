@@ -14,14 +14,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import CoDel
 
 pytestmark = pytest.mark.steady
-Declare = Callable[..., str]
 
 #: Messages a second, and for how many seconds; a quarter of them come to the slow consumer as long as it takes them.
 RATE, SECONDS = 100, 12.0
@@ -32,7 +33,7 @@ ATTEMPTS = 3
 
 
 class Steady(NamedTuple):
-    """What was measured, once windows had filled: 99th percentiles in seconds, and messages handled a second."""
+    """The measurements, once windows had filled: 99th percentiles in seconds, and messages handled a second."""
 
     wait: float  # from arrival in a consumer to the start of the handler
     age: float  # from publication to that
@@ -108,5 +109,5 @@ def test_codel_keeps_buffers_short_at_the_same_throughput(broker: Node, new_queu
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_small_windows_keep_messages_young_at_the_same_throughput(broker: Node, new_queue: Declare) -> None:
-    """What is not taken in need not be returned: five times younger, from publication on."""
+    """Messages that are not taken in need not be returned: five times younger, from publication on."""
     compare(broker, new_queue, lambda plain, fresh: plain.age >= 5 * fresh.age, prefetch="auto")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import App, ConfigurationError, Consumer, aio, from_pika
-
-Declare = Callable[..., str]
 
 ran: list[object] = []
 

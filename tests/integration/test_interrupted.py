@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.declare import Declare
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched import aio
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
 
 ENDINGS = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 #: Each of these drops a message whose handler failed, for want of a dead-letter exchange.

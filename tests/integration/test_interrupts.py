@@ -13,7 +13,8 @@ import pika.channel
 import pika.spec
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched.cli.broker import Session
 from fairsched.cli.brokerexperiment import on_broker

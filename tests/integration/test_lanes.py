@@ -10,16 +10,16 @@ import struct
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pika
 import pika.exceptions
 import pytest
-from support.rabbitmq import Node, eventually
+from support.declare import Declare
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched import App, ConfigurationError, Consumer, aio
-
-Declare = Callable[..., str]
 
 #: Lets one consumer at a time have messages, so that a lost one's come back before the next has any.
 ONE_AT_A_TIME = {"x-single-active-consumer": True}
@@ -42,7 +42,7 @@ def account(message: object) -> str:
 
 
 class Journal:
-    """Who was handled when: the first deliveries of each key, and whether two of one key ran at once."""
+    """The order of handling: the first deliveries of each key, and whether two of one key ran at once."""
 
     def __init__(self) -> None:
         self.first: defaultdict[str, list[int]] = defaultdict(list)

@@ -12,12 +12,12 @@ import warnings
 from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import aio
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
 
 
 def io_threads() -> set[threading.Thread]:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import CoDel, Consumer, Limit, Queue, aio
-
-Declare = Callable[..., str]
 
 
 class Crew:
@@ -224,7 +224,7 @@ def test_failures_and_what_codel_returns_leave_their_places(broker: Node, new_qu
 
 
 def test_a_lost_connection_leaves_no_place_taken(broker: Node, new_queue: Declare) -> None:
-    """What is buffered of a channel that is gone costs neither places nor tokens: it is thrown away at once."""
+    """A buffered message of a channel that is gone costs neither places nor tokens: it is thrown away at once."""
     queue = new_queue("q")
     broker.publish(queue, numbered(30))
     consumer = Consumer(broker.url, [queue], limit=Limit(1, rate=20, burst=1), workers=2, prefetch=10)

@@ -1,19 +1,18 @@
-"""What the log tells of a consumer and a publisher: an operator who has nothing else knows what happened."""
+"""The log of a consumer and a publisher: an operator who has nothing else knows what happened."""
 
 from __future__ import annotations
 
 import logging
 import re
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Broker, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Broker, numbered
+from support.waiting import eventually
 
 from fairsched import Consumer, Publisher
-
-Declare = Callable[..., str]
 
 
 def story(caplog: pytest.LogCaptureFixture) -> list[str]:

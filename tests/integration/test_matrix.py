@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
-from support.rabbitmq import Broker, eventually, make_broker, numbered
+from support.rabbitmq import Broker, make_broker, numbered
+from support.waiting import eventually
 
 WORKER = Path(__file__).parents[1] / "support" / "matrix_worker.py"
 WAYS = ["run", "iterator", "aio"]
@@ -110,7 +111,7 @@ class Cell:
         return self._together.wait(PATIENCE) == 0
 
     def again(self) -> int:
-        """How often messages were handled once more."""
+        """Return how often messages were handled once more."""
         return self.handled.total() - len(self.handled)
 
 
@@ -224,7 +225,7 @@ Played = Callable[[str], dict[tuple[str, str], Cell | BaseException]]
 
 @pytest.fixture(scope="module")
 def played(broker: Broker) -> Played:
-    """What became of all cells under a fault; they are played side by side, when the first of them is wanted."""
+    """Return the results of all cells under a fault; they are played side by side, when the first of them is wanted."""
     found: dict[str, dict[tuple[str, str], Cell | BaseException]] = {}
 
     def play(fault: str) -> dict[tuple[str, str], Cell | BaseException]:

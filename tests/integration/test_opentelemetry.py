@@ -15,14 +15,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pika import BasicProperties
+from support.declare import Declare
 from support.rabbitmq import Node
 from support.running import consume
 from support.wiretables import Encoded, field, table
 
 from fairsched import Consumer, Publisher, PublishFailed, aio
 from fairsched.integrations.opentelemetry import Tracing
-
-Declare = Callable[..., str]
 
 
 class Traced(Tracing):

@@ -15,7 +15,8 @@ from typing import Any
 
 import celery
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 import fairsched
 import fairsched.aio

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import App, ConfigurationError, Consumer, aio
-
-Declare = Callable[..., str]
 
 
 def consumers(broker: Node, queue: str) -> int:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import App, Consumer, FairQueue, Pool, aio
-
-Declare = Callable[..., str]
 
 POOLS = [Pool(3), Pool(2, priority=10)]
 IDLE = [10, 10, 0, 0, 0]

@@ -13,14 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 from support.workshop import Workshop, undisturbed
 
 from fairsched.prefetch import analyse
 
 pytestmark = pytest.mark.steady
-Declare = Callable[..., str]
 
 SERVICE = 0.004
 ATTEMPTS = 6

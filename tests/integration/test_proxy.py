@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.proxy import Proxy, behind
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 
 class _Echo(socketserver.BaseRequestHandler):

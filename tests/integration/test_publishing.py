@@ -14,16 +14,17 @@ from typing import Any
 
 import pika
 import pytest
+from support.declare import Declare
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import App, Confirmation, ConnectionFailed, Message, MessageReturned, Publisher, PublishFailed, aio
 from fairsched.amqp.transport import Transport
 from fairsched.consumer import Consumer
 from fairsched.publisher.transport import PublisherTransport
 
-Declare = Callable[..., str]
 #: What a broker begins with.
 START = pika.frame.Method(0, pika.spec.Connection.Start(0, 9, {}, b"PLAIN", b"en_US")).marshal()
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.spark.running import schema_of
+from support.waiting import eventually
 
 from fairsched import Consumer, aio
 from fairsched.spark.source.batch import BatchReader

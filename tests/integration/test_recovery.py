@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+from support.declare import Declare
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
-
 
 MESSAGES = 50_000
 

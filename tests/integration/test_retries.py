@@ -20,14 +20,14 @@ from typing import Any, Literal
 import pika
 import pytest
 from support import retrying
+from support.declare import Declare
 from support.outcomes import Outcomes
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 from support.wiretables import Encoded, field, table
 
 from fairsched import App, ConfigurationError, Consumer, Retry, aio
 from fairsched.consumer.handling import retries
-
-Declare = Callable[..., str]
 
 
 def letters(broker: Node, queue: str) -> list[tuple[bytes, pika.BasicProperties]]:

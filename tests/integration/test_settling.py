@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
 
 MESSAGES, CUTS = 20_000, 4
 

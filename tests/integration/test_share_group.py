@@ -7,15 +7,16 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.declare import Declare
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched import Consumer
 
-Declare = Callable[..., str]
 #: Seconds that a message takes, and messages of each queue: more than can be handled in the time of a test.
 SERVICE, BACKLOG = 0.002, 40_000
 

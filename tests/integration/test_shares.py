@@ -1,4 +1,4 @@
-"""Who is served how much, against a real broker."""
+"""The share of each queue, against a real broker."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import select
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
 from support.running import busy, consume
+from support.waiting import eventually
 
 from fairsched.amqp.transport import Transport
 from fairsched.consumer import Consumer, Message
 from fairsched.fairness import jain
 
 pytestmark = pytest.mark.steady
-Declare = Callable[..., str]
 
 
 def test_the_seed_experiment_gives_every_queue_its_share(broker: Node, new_queue: Declare) -> None:

@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import App, CoDel, ConfigurationError, aio
 from fairsched.consumer import Consumer, consumer_counts
 
 pytestmark = pytest.mark.steady
-Declare = Callable[..., str]
 
 #: A handler that is asked for more than it can do: 25 messages of 40 ms each are a second of waiting.
 LAW = CoDel(0.1, 0.1)
@@ -31,7 +32,7 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def deliveries(*consumers: Running) -> Counter[bytes]:
-    """How often each message was handled, by whichever consumer."""
+    """Return how often each message was handled, by any consumer."""
     total: Counter[bytes] = Counter()
     for one in consumers:
         # A copy is made in one step, whatever it counts meanwhile.

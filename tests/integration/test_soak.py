@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 import pytest
 from support.growth import Sample, growth, held
-from support.rabbitmq import Broker, EmbeddedNode, eventually, free_ports
+from support.rabbitmq import Broker, EmbeddedNode, free_ports
+from support.waiting import eventually
 
 from fairsched import Publisher
 from fairsched.fairness import shares
@@ -156,7 +157,7 @@ def samples(processes: dict[str, psutil.Process], workers: list[Worker], seconds
 
 
 def served_together(order: list[str], begins: list[int], weights: dict[str, int]) -> list[Counter[str]]:
-    """How many messages of each queue were served while all of them had messages, in each third of the rounds.
+    """Return how many messages of each queue were served while all of them had messages, in each third of the rounds.
 
     A round counts from when all of it was at the broker, and one message of each queue was handled, to the last message
     of the queue that runs dry first, in whole turns of the scheduler: as many messages as the weights add up to. No

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import Consumer
-
-Declare = Callable[..., str]
 
 
 @pytest.mark.parametrize("boost", [False, True])

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
 from support.running import Running, consume
+from support.waiting import eventually
 
 from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound, aio
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
 
 
 def test_a_missing_queue_is_named(broker: Node) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer says of its state, and what probes are told, on a real broker."""
+"""A consumer's reports of its state, and the answers to probes, on a real broker."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy
-from support.rabbitmq import Node, eventually, free_ports, numbered
+from support.rabbitmq import Node, free_ports, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import App, Consumer, aio
 from fairsched.consumer import ConsumerState, client
-
-Declare = Callable[..., str]
 
 
 def test_the_state_from_before_the_start_to_the_end(broker: Node, new_queue: Declare) -> None:

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import aio, from_pika
 from fairsched.consumer import Consumer
-
-Declare = Callable[..., str]
 
 
 @pytest.mark.usefixtures("either_way")

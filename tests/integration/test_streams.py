@@ -9,13 +9,14 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import CoDel, Consumer, Queue, Retry
 
 pytestmark = pytest.mark.rabbitmq("streams")
 
-Declare = Callable[..., str]
 STREAM = {"x-queue-type": "stream"}
 COUNT = 30
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
+from support.waiting import eventually
 
 from fairsched import Consumer, Limit, aio
-
-Declare = Callable[..., str]
 
 
 def publish(broker: Node, queue: str, tenant: str, users: dict[str, int]) -> None:

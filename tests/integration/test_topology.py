@@ -13,12 +13,12 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import Node, eventually, numbered
+from support.declare import Declare
+from support.rabbitmq import Node, numbered
 from support.running import consume
+from support.waiting import eventually
 
 from fairsched import ConfigurationError, Consumer, Queue, QueueNotFound, Retry
-
-Declare = Callable[..., str]
 
 
 @contextlib.contextmanager

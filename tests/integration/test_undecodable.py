@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.running import consume
 from support.wiretables import Encoded, field, nested, table
 
 from fairsched import Consumer, DecodingError, aio, from_pika
-
-Declare = Callable[..., str]
 
 TENANT = field(b"tenant", b"S", struct.pack(">I", 1) + b"a")
 MILLISECONDS = 1_700_000_000_000

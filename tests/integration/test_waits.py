@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import pytest
+from support.declare import Declare
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
+from support.waiting import eventually
 
-Declare = Callable[..., str]
 #: Seconds of a handler; and what a connection lasts, so that it counts as one that lasts.
 SERVICE, LIFE = 0.1, 5.5
 

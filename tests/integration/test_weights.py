@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.declare import Declare
+from support.rabbitmq import Node
 from support.running import Running
+from support.waiting import eventually
 
 from fairsched import App, CoDel, ConfigurationError, Consumer, Retry, aio
-
-Declare = Callable[..., str]
 
 
 def quanta(consumer: Any) -> dict[Any, int]:

@@ -1,4 +1,4 @@
-"""What an app of Celery's is given."""
+"""The settings an app of Celery's is given."""
 
 from __future__ import annotations
 

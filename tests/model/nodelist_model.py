@@ -24,7 +24,7 @@ class Entry:
 
 @dataclass
 class Guards:
-    """What makes it right."""
+    """The invariant of the list."""
 
     pinned: bool = True  # what is unlinked waits; otherwise it is freed at once
     grace: int = 3  # for so many epochs

@@ -67,7 +67,7 @@ class Slot:
 
 
 class BrokerSide:
-    """What comes in, whose turn it is, what becomes of settlements; the rest of the simulator is derived from it."""
+    """Arrivals, turns and settlements; the rest of the simulator is derived from it."""
 
     now: int
     queues: list[Queue]

@@ -1,4 +1,4 @@
-"""What the reference queue refuses, by name."""
+"""The refusals of the reference queue, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RabbitMQ does with exchanges, bindings and messages, in plain Python, written for reading.
+"""RabbitMQ's treatment of exchanges, bindings and messages, in plain Python, written for reading.
 
 Tables are lists of (name, kind, value) as in support/wiretables. Names are bytes.
 """

@@ -70,7 +70,7 @@ class Order:
             self.waiting.remove(message)
 
     def first(self, wanted: Wanted) -> Stored | None:
-        """What a pull would get, of those that are wanted."""
+        """Return what a pull would get, of those that are wanted."""
         return next(filter(wanted, self.waiting), None)
 
     def check_slot(self, slot: Hashable) -> None:
@@ -78,7 +78,7 @@ class Order:
             raise ValueError(f"a slot is for a fair queue, got {slot!r}")
 
     def browse(self, wanted: Wanted) -> Stored | None:
-        """What a browser sees next."""
+        """Return what a browser sees next."""
         return next(filter(wanted, self.stored), None)
 
     def take(self, message: Stored, wanted: Wanted) -> None:

@@ -30,7 +30,7 @@ class Bucket:
         self.tokens = max(Fraction(0), burst - missing / interval) if interval else Fraction(burst)
 
     def due(self, now: int) -> int:
-        """When there is a token; a moment that is over, if there is one."""
+        """Return when there is a token; a moment that is over, if there is one."""
         lacking = 1 - self.look(now)
         return now if lacking <= 0 else now + -(-lacking * self.interval // 1)
 

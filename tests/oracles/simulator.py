@@ -20,7 +20,7 @@ from fairsched import CoDel
 
 
 class Schedule(ReferenceDwrr):
-    """What is held is decided as a message is taken, for the slot that it is taken from."""
+    """The held amount is decided as a message is taken, for the slot that it is taken from."""
 
     def __init__(self, quanta: Any, patience: int, is_upstream: Callable[[Hashable], bool] | None) -> None:
         super().__init__(quanta, patience)

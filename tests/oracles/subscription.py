@@ -56,7 +56,7 @@ class ReferenceEntry:
 
 
 class ReferenceSubscription:
-    """What a consumer told the queue: it wants work, it can take so much."""
+    """The wishes a consumer told the queue: it wants work, it can take so much."""
 
     def __init__(self, owner: ReferenceQueue, name: str, priority: int, acquires: bool, sees_requeues: bool) -> None:
         self.queue = owner

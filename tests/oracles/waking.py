@@ -136,7 +136,7 @@ class Waking:
         return message.state == AVAILABLE
 
     def come_due(self) -> list[Stored]:
-        """What was held until now, first due first."""
+        """Return the messages held until now, first due first."""
         held = [message for message in self.order.stored if message.state == HELD]
         return [m for m in sorted(held, key=lambda m: (m.not_before, m.number)) if self.ready(m)]
 

@@ -1,4 +1,4 @@
-"""What the documents show, runs."""
+"""The documents' examples run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make chaos` counts."""
+"""The sums of `make chaos`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shipped: metadata, the sdist with its Cython sources, the wheel without them."""
+"""The distributions: metadata, the sdist with its Cython sources, the wheel without them."""
 
 from __future__ import annotations
 

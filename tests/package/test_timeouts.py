@@ -112,7 +112,7 @@ def test_a_flush_has_the_same_rule(timeout: Any, broker: Broker) -> None:
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e10, 1e300, 2**63, 10**400])
 def test_options_may_be_as_long(timeout: Any, broker: Broker) -> None:
-    """What is longer than any wait of a thread does not end the start by an OverflowError, nor the stop."""
+    """A timeout longer than any wait of a thread does not end the start by an OverflowError, nor the stop."""
     options: dict[str, Any] = {"connect_timeout": timeout, "shutdown_timeout": timeout}
     with Publisher(broker.url, connect_timeout=timeout, confirm_timeout=timeout) as publisher:
         publisher.publish(b"", "timeouts").result(timeout)

@@ -1,4 +1,4 @@
-"""Who may subscribe, and who is live; callbacks that fail; closing; and what is refused."""
+"""The consumers that may subscribe, and those that are live; callbacks that fail; closing; and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import queue as queues
 from typing import Any
 
 import pytest
-from support.queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
+from support.clock import ManualClock
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled
 
 from fairsched import FairschedError, ShutDown
 

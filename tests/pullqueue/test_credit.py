@@ -52,7 +52,7 @@ def test_new_credit_wakes(engine: Engine) -> None:
 @pytest.mark.parametrize("size", [0, 5])
 @pytest.mark.parametrize("credit", [None, 1])
 def test_a_settlement_gives_back_what_was_taken(engine: Engine, size: int, credit: int | None) -> None:
-    """What was used is restored, whatever was set meanwhile; sizes count where there is a limit in bytes."""
+    """Credit that was used is restored, whatever was set meanwhile; sizes count where there is a limit in bytes."""
     queue = engine()
     only = queue.subscribe("A", credit=credit)
     for item in range(3):

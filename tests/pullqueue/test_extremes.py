@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clock import ManualClock
 
 from fairsched.pullqueue import PullQueue, Subscription
 
@@ -22,20 +23,12 @@ SECONDS = st.one_of(
 )
 
 
-class Clock:
-    def __init__(self, now: Any = 0) -> None:
-        self.now = now
-
-    def __call__(self) -> Any:
-        return self.now
-
-
 def nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
 def test_a_long_life_by_a_wall_clock_is_not_over_at_once() -> None:
-    queue = PullQueue(clock=Clock(1.7e9), ttl=8.9e9)
+    queue = PullQueue(clock=ManualClock(1.7e9), ttl=8.9e9)
     worker = queue.subscribe()
     queue.put("m", ttl=8e9)
     assert queue.expire() == 0
@@ -46,7 +39,7 @@ def test_a_long_life_by_a_wall_clock_is_not_over_at_once() -> None:
 
 @given(SECONDS, SECONDS.filter(lambda s: s >= 0), SECONDS, st.booleans())
 def test_a_message_expires_when_its_time_is_past(start: float, life: float, later: float, own: bool) -> None:
-    clock = Clock(start)
+    clock = ManualClock(start)
     queue = PullQueue(clock=clock, ttl=None if own else life)
     worker = queue.subscribe()
     queue.put("m", ttl=life if own else None)
@@ -57,7 +50,7 @@ def test_a_message_expires_when_its_time_is_past(start: float, life: float, late
 
 @given(SECONDS, SECONDS)
 def test_a_message_is_held_until_its_time(start: float, until: float) -> None:
-    clock = Clock(start)
+    clock = ManualClock(start)
     queue = PullQueue(clock=clock)
     worker = queue.subscribe()
     queue.put("m", not_before=until)
@@ -66,7 +59,7 @@ def test_a_message_is_held_until_its_time(start: float, until: float) -> None:
 
 @pytest.mark.parametrize("now", [math.nan, math.inf, -math.inf, 1e10, -1e10, 10**400, 1e300])
 def test_a_clock_that_cannot_be_is_named(now: float) -> None:
-    clock = Clock()
+    clock = ManualClock()
     queue = PullQueue(clock=clock)
     worker = queue.subscribe()
     queue.put("m", ttl=5)

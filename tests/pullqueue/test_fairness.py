@@ -1,4 +1,4 @@
-"""Who gets how much, who waits how long, and that nothing stalls, from one thread."""
+"""The share of each slot, the waits of each slot, and that nothing stalls, from one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a target alive, and what a getter waits for that may take nothing."""
+"""The references that keep a target alive, and what a getter waits for that may take nothing."""
 
 from __future__ import annotations
 

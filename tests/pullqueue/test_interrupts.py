@@ -1,4 +1,4 @@
-"""What a callback raises that is no Exception: everybody is told first, nothing is lost, and then it is raised."""
+"""A callback that raises no Exception: all waiters are told first, nothing is lost, and then it is raised."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.threads import SOON, reach, result_of, start
+from support.clock import ManualClock
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import ShutDown
 from fairsched.pullqueue import Entry, PullQueue, Subscription, Target
 
 
 class Interrupt(BaseException):
-    """What nobody may swallow."""
+    """An exception that no handler may swallow."""
 
 
 class Interrupter:
@@ -34,23 +36,23 @@ class Interrupter:
         return self.result
 
 
-class Clock:
-    """Seconds that the test moves, what it raises instead, and who has looked how often."""
+class FailingClock(ManualClock):
+    """A clock that raises what the test sets, and how often each thread has read it."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        super().__init__()
         self.error: BaseException | None = None
-        self.looks: Counter[int] = Counter()
+        self.reads_of: Counter[int] = Counter()
 
     def __call__(self) -> float:
-        self.looks[threading.get_ident()] += 1
+        self.reads_of[threading.get_ident()] += 1
         if self.error is not None:
             raise self.error
         return self.now
 
     def wait_for(self, threads: int) -> None:
-        """Until so many threads wait: each looks once for its deadline, and again when it has a seat."""
-        reach(lambda: sum(looks > 1 for looks in list(self.looks.values())) >= threads)
+        """Wait until so many threads wait: each reads the clock once for its deadline, and again when it has a seat."""
+        reach(lambda: sum(reads > 1 for reads in list(self.reads_of.values())) >= threads)
 
 
 def drain(subscription: Subscription) -> list[Any]:
@@ -84,8 +86,8 @@ def test_everybody_is_told_though_one_is_interrupted() -> None:
 
 
 def test_all_that_one_call_claims_are_told() -> None:
-    """What was held comes free at once, and claims a consumer for each: after an interrupt, puts still wake others."""
-    clock = Clock()
+    """Held messages come free at once, and claims a consumer for each: after an interrupt, puts still wake others."""
+    clock = FailingClock()
     queue = PullQueue(clock=clock)
     told: list[str] = []
     workers = [queue.subscribe("w0", on_work=Interrupter())]
@@ -100,7 +102,7 @@ def test_all_that_one_call_claims_are_told() -> None:
 
 
 def test_threads_that_wait_are_woken_though_another_is_interrupted() -> None:
-    clock = Clock()
+    clock = FailingClock()
     queue = PullQueue(clock=clock)
     queue.subscribe("interrupted", on_work=Interrupter())
     workers = [queue.subscribe(f"w{i}") for i in range(3)]
@@ -128,7 +130,7 @@ def test_the_first_interrupt_is_raised() -> None:
 
 
 def test_what_left_the_queue_reaches_the_alternate_though_on_work_is_interrupted() -> None:
-    clock, dead = Clock(), []
+    clock, dead = FailingClock(), []
     queue = PullQueue(clock=clock, alternate=lambda item, reason: dead.append((item, reason)))
     queue.subscribe(on_work=Interrupter(), filter=lambda item: item == "held")
     queue.put("expires", ttl=1)
@@ -141,7 +143,7 @@ def test_what_left_the_queue_reaches_the_alternate_though_on_work_is_interrupted
 
 def test_putters_go_on_though_the_alternate_is_interrupted() -> None:
     """A release that makes room, as its message goes to the alternate."""
-    clock = Clock()
+    clock = FailingClock()
     queue = PullQueue(max_depth=1, overflow="flow", max_deliveries=1, alternate=Interrupter(1), clock=clock)
     queue.put(0)
     entry = queue.subscribe("w").pull()
@@ -159,7 +161,7 @@ def test_putters_go_on_though_the_alternate_is_interrupted() -> None:
 
 @pytest.mark.parametrize("many", [False, True], ids=["pull", "pull_many"])
 def test_what_was_pulled_goes_back_when_the_call_is_interrupted(many: bool) -> None:
-    clock = Clock()
+    clock = FailingClock()
     queue = PullQueue(clock=clock, max_deliveries=1)
     worker = queue.subscribe("worker", priority=1, credit=2)
     queue.put("m")
@@ -181,7 +183,7 @@ def test_what_was_pulled_goes_back_when_the_call_is_interrupted(many: bool) -> N
 
 
 def test_a_browser_sees_again_what_it_was_not_given() -> None:
-    clock = Clock()
+    clock = FailingClock()
     queue = PullQueue(clock=clock)
     browser = queue.subscribe("browser", acquires=False, credit=1)
     queue.put("m")
@@ -236,7 +238,7 @@ def test_an_item_goes_though_the_filter_is_interrupted_that_its_ack_asks() -> No
 
 @pytest.mark.parametrize("settle", [Entry.ack, Entry.release, Entry.reject], ids=["ack", "release", "reject"])
 def test_an_entry_stays_unsettled_when_the_clock_fails(settle: Callable[[Entry], bool]) -> None:
-    clock = Clock()
+    clock = FailingClock()
     queue = PullQueue(clock=clock)
     queue.put("m", ttl=10)
     entry = queue.subscribe().pull()
@@ -302,7 +304,7 @@ def test_whoever_is_interrupted_while_it_joins_is_not_there(raised: type[BaseExc
 
 
 def test_nobody_joins_when_the_clock_fails() -> None:
-    clock = Clock()
+    clock = FailingClock()
     queue = PullQueue(clock=clock)
     queue.put("m", ttl=10)
     clock.error = Interrupt()
@@ -326,7 +328,7 @@ def test_whoever_leaves_is_gone_though_another_is_interrupted() -> None:
 
 
 def test_threads_that_wait_see_that_it_was_cancelled_though_another_is_interrupted() -> None:
-    queue = PullQueue(live_consumers=1, clock=(clock := Clock()))
+    queue = PullQueue(live_consumers=1, clock=(clock := FailingClock()))
     worker = queue.subscribe("worker", filter=lambda item: False)
     queue.subscribe("other", on_work=Interrupter(1))
     queue.put("m")
@@ -339,7 +341,7 @@ def test_threads_that_wait_see_that_it_was_cancelled_though_another_is_interrupt
 
 @pytest.mark.parametrize("end", [PullQueue.close, Subscription.cancel], ids=["close", "cancel"])
 def test_all_threads_that_wait_at_one_subscription_are_woken(end: Callable[[Any], Any]) -> None:
-    queue = PullQueue(clock=(clock := Clock()))
+    queue = PullQueue(clock=(clock := FailingClock()))
     worker = queue.subscribe("worker")
     waiting = [start(lambda: worker.get(SOON)) for _ in range(5)]
     clock.wait_for(5)
@@ -349,7 +351,7 @@ def test_all_threads_that_wait_at_one_subscription_are_woken(end: Callable[[Any]
 
 def test_each_of_several_threads_at_one_subscription_gets_one() -> None:
     """Only the first of several messages is announced: who takes it has another thread look."""
-    queue = PullQueue(clock=(clock := Clock()))
+    queue = PullQueue(clock=(clock := FailingClock()))
     worker = queue.subscribe("worker")
     waiting = [start(lambda: worker.get(SOON).item) for _ in range(5)]
     clock.wait_for(5)
@@ -367,7 +369,7 @@ def test_another_thread_looks_when_one_is_interrupted_in_its_look() -> None:
         except Interrupt:
             return "interrupted"
 
-    queue = PullQueue(clock=(clock := Clock()), alternate=Interrupter(1))
+    queue = PullQueue(clock=(clock := FailingClock()), alternate=Interrupter(1))
     worker = queue.subscribe("worker", interested=False)
     queue.put("first")
     queue.put("expires", ttl=1)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from oracles.queue import ReferenceQueue
 from support.queue_engines import Engine, drain, items, on_both
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 
 def content(queue: Any) -> list[Any]:
-    """What a browser sees."""
+    """Return the messages a browser sees."""
     browser = queue.subscribe("content", acquires=False)
     seen = items(drain(browser))
     browser.cancel()

@@ -51,7 +51,8 @@ class FairMachine(QueueMachine):
 
 
 class FairGroupMachine(FairMachine):
-    """Who gets what, and that nobody sleeps beside a message; not who is told of a group that has become free.
+    """The receiver of each message, and that no consumer sleeps beside one;
+    not which one is told of a group that has become free.
 
     The oracle offers the group's first message, whoever that is for; the engine tells somebody only if a message of the
     group was passed over.

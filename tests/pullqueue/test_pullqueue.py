@@ -13,23 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.threads import SOON, reach, result_of, start
+from support.clock import ManualClock
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import ShutDown
 from fairsched.errors import ExistingConsumerPreventsExclusive, ExistingExclusiveConsumer
 from fairsched.pullqueue import Entry, PullQueue, Subscription, Target
-
-
-class Clock:
-    """Seconds that the test moves, and how often somebody looked."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.looks = 0
-
-    def __call__(self) -> float:
-        self.looks += 1
-        return self.now
 
 
 class Thing:
@@ -80,7 +70,7 @@ def test_get_ends_when_there_will_be_nothing(wake: Callable[[PullQueue, Subscrip
 
 
 def test_get_on_a_closed_queue_waits_for_what_is_held() -> None:
-    clock = Clock()
+    clock = ManualClock()
     queue = PullQueue(clock=clock)
     worker, other = queue.subscribe("worker"), queue.subscribe("other", credit=0)
     target = Target([queue.subscribe("target", filter=lambda item: item == "third")])
@@ -104,7 +94,7 @@ def test_get_on_a_closed_queue_waits_for_what_is_held() -> None:
 
 def test_a_target_does_not_wait_for_what_was_held_and_is_not_for_it() -> None:
     """It has time left, but nothing will come: when the message is due, its group is another's."""
-    clock = Clock()
+    clock = ManualClock()
     queue = PullQueue(clock=clock, groups="standard")
     queue.put(0, key=1)
     entry = queue.subscribe().pull()
@@ -125,11 +115,11 @@ def test_pull_many_names_what_is_wrong() -> None:
 
 
 def test_get_gives_up_in_time() -> None:
-    clock = Clock()
+    clock = ManualClock()
     worker = PullQueue(clock=clock).subscribe()
-    before = clock.looks
+    before = clock.reads
     waiting = start(lambda: worker.get(5.0))
-    reach(lambda: clock.looks > before, "get never asked when its time is over")
+    reach(lambda: clock.reads > before, "get never asked when its time is over")
     clock.now = 5.0
     assert isinstance(result_of(waiting), queues.Empty)
     with pytest.raises(ValueError, match="-1"):
@@ -137,7 +127,7 @@ def test_get_gives_up_in_time() -> None:
 
 
 def test_get_takes_a_held_message_when_it_is_due() -> None:
-    clock = Clock()
+    clock = ManualClock()
     queue = PullQueue(clock=clock)
     worker = queue.subscribe("worker")
     queue.put("later", not_before=3.0)
@@ -398,7 +388,7 @@ def test_an_alternate_that_fails_again_is_logged_again(caplog: pytest.LogCapture
         if not next(takes):
             raise queues.Full
 
-    queue = PullQueue(ttl=0, clock=(clock := Clock()), alternate=alternate)
+    queue = PullQueue(ttl=0, clock=(clock := ManualClock()), alternate=alternate)
     for item in range(4):
         queue.put(item)
     clock.now = 1
@@ -411,7 +401,7 @@ def test_an_interrupt_in_the_alternate_loses_nothing() -> None:
     def interrupt(item: Any, reason: str) -> None:
         raise KeyboardInterrupt
 
-    queue = PullQueue(ttl=0, clock=(clock := Clock()), alternate=interrupt)
+    queue = PullQueue(ttl=0, clock=(clock := ManualClock()), alternate=interrupt)
     for item in range(3):
         queue.put(item)
     clock.now = 1
@@ -430,7 +420,7 @@ def test_an_interrupt_in_on_work_loses_nothing() -> None:
         raise KeyboardInterrupt
 
     dead: list[Any] = []
-    queue = PullQueue(clock=(clock := Clock()), alternate=lambda item, reason: dead.append(item))
+    queue = PullQueue(clock=(clock := ManualClock()), alternate=lambda item, reason: dead.append(item))
     queue.put("expires", ttl=1)
     queue.put("held", not_before=1)
     queue.subscribe(on_work=interrupt, filter=lambda item: item == "held")
@@ -469,7 +459,7 @@ def test_exclusive_errors_are_named() -> None:
 
 
 def test_expire_counts() -> None:
-    clock = Clock()
+    clock = ManualClock()
     queue = PullQueue(clock=clock)
     for item in range(500):
         queue.put(item, ttl=1 + item % 2)

@@ -125,7 +125,7 @@ class World:
 
     @contextlib.contextmanager
     def look(self, subscription: Subscription) -> Iterator[list[Entry]]:
-        """Who finds nothing has to be told before it looks again; else it goes on, also when it was interrupted."""
+        """A consumer that finds nothing is told before it pulls again; else it goes on, even if interrupted."""
         count, found = subscription.notified_count, list[Entry]()
         self.seen_empty[subscription.name] = -1
         yield found

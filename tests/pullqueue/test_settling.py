@@ -1,4 +1,4 @@
-"""What becomes of a message that was pulled: ack, release, reject, expiry, attempts."""
+"""The fate of a message that was pulled: ack, release, reject, expiry, attempts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import gc
 from typing import Any
 
 import pytest
+from support.clock import ManualClock
 from support.collecting import skip_if_traced
-from support.queue_engines import Engine, ManualClock, drain, items, lists_of, on_both, pulled
+from support.queue_engines import Engine, drain, items, lists_of, on_both, pulled
 
 from fairsched.pullqueue import PullQueue
 

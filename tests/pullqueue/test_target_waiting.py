@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import ShutDown
 from fairsched.pullqueue import PullQueue, Target

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.queue_engines import Engine, ManualClock, drain, items, on_both
+from support.clock import ManualClock
+from support.queue_engines import Engine, drain, items, on_both
 
 import fairsched
 

@@ -1,4 +1,4 @@
-"""Who is woken, by what, and in which list everybody stands then."""
+"""The waiter that is woken, the event that wakes it, and the list in which each waiter stands then."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_ten_thousand_messages_wake_one_idle_consumer_once(engine: Engine) -> No
 
 @on_both
 def test_a_steady_stream_costs_no_wake_up(engine: Engine) -> None:
-    """Who got a message stays notified; only a pull that finds nothing ends that."""
+    """A consumer that got a message stays notified; only a pull that finds nothing ends that."""
     queue = engine()
     only = queue.subscribe("A")
     queue.put(0)

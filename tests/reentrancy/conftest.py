@@ -23,7 +23,7 @@ REPORT = os.environ.get("FAIRSCHED_APART_REPORT")
 
 
 class Elsewhere:
-    """What became of the tests of this session in their own processes."""
+    """Return the outcomes of the tests of this session in their own processes."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}

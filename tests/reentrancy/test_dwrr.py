@@ -166,7 +166,7 @@ def test_whatever_raises_wherever_python_runs(kind: str, script: Script) -> None
 
 
 class Odd:
-    """What numpy makes an array of: asked for its length, its values and their type, it is a point each time."""
+    """A sequence for numpy: asking for its length, its values and their type is a point each time."""
 
     def __init__(self, values: list[int], visit: Callable[[], object]) -> None:
         self.values, self.visit = values, visit

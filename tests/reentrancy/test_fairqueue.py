@@ -14,7 +14,7 @@ from support.history import History
 from support.intruders import (
     BRIEF,
     NAMES,
-    Clock,
+    IntrudedClock,
     Items,
     Number,
     Script,
@@ -45,7 +45,7 @@ class World:
         self.truth: Callable[[bool], Any] = Truth if odd else bool
         self.seconds: Callable[[float], Any] = Seconds if odd else float
         self.name: Callable[[int], Any] = NAMES[kind]
-        self.clock = Clock()
+        self.clock = IntrudedClock()
         self.history = History()
         self.items = Items()
         self.patience = patience

@@ -9,7 +9,20 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from support.history import History
-from support.intruders import BRIEF, Clock, Items, Number, Script, Seconds, Step, Truth, Visit, intruder, play, scripts
+from support.intruders import (
+    BRIEF,
+    IntrudedClock,
+    Items,
+    Number,
+    Script,
+    Seconds,
+    Step,
+    Truth,
+    Visit,
+    intruder,
+    play,
+    scripts,
+)
 
 from fairsched import ShutDown
 from fairsched.pullqueue import PullQueue, Target
@@ -45,7 +58,7 @@ class Key:
 
 
 class Consumer:
-    """Who pulls, with a filter and a callback that are points."""
+    """A consumer that pulls, with a filter and a callback that are points."""
 
     def __init__(self, world: World, number: int, picky: bool) -> None:
         self.number, self.picky = number, picky
@@ -67,7 +80,7 @@ class World:
         self.recipe = {"kind": kind, "groups": groups, "together": together, "credit": credit}
         self.history = History()
         self.items = Items()
-        self.clock = Clock()
+        self.clock = IntrudedClock()
         self.kind, self.groups, self.credit = kind, groups, credit
         self.inside: set[int] = set()
         self.acked: list[int] = []
@@ -192,7 +205,7 @@ class World:
         assert sorted(lists) == [consumer.subscription.name for consumer in self.consumers]
 
     def finish(self) -> None:
-        """Who was told pulls until nothing is left for him; then nobody else finds anything. Then all is taken."""
+        """A consumer that was told pulls until nothing is left for it; then no other finds anything."""
         for entry in self.entries:
             entry.release()
         self.entries.clear()

@@ -16,7 +16,7 @@ MS = 1_000_000
 
 
 def created(arrivals: Arrivals, duration: float, seed: int = 0, changes: tuple[Change, ...] = ()) -> list[int]:
-    """When messages came, as a consumer that is always idle sees it."""
+    """The times at which messages came, as a consumer that is always idle sees it."""
     found = simulate(
         Scenario(
             queues=[Queue("q", arrivals=arrivals)],

@@ -12,6 +12,7 @@ import pika
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from support.declare import DeclareAll
 from support.rabbitmq import Node
 from support.spark.failing import failure
 from support.spark.queries import drain, load
@@ -23,7 +24,6 @@ from fairsched.errors import ConfigurationError
 from fairsched.spark import dead_letter, register
 
 pytestmark = pytest.mark.timeout(280)
-Declare = Callable[..., list[str]]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,7 +47,7 @@ def publish(node: Node, queue: str, bodies: list[bytes], **more: Any) -> None:
             channel.basic_publish("", queue, body, properties)
 
 
-def test_the_example_of_the_documentation(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_the_example_of_the_documentation(spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path) -> None:
     [source, dead] = queues(2)
     exchange = f"{dead}-dlx"
     with broker.connect() as channel:
@@ -82,7 +82,7 @@ def test_the_example_of_the_documentation(spark: Any, broker: Node, queues: Decl
 
 
 def test_a_batch_that_cannot_be_rid_of_them_fails_and_comes_again(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path
+    spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path
 ) -> None:
     [source, dead] = queues(2)
     publish(broker, source, [b"%d" % number for number in range(6)], expiration="60000000", priority=3)
@@ -109,7 +109,7 @@ def test_a_batch_that_cannot_be_rid_of_them_fails_and_comes_again(
 
 
 def test_messages_that_are_acknowledged_as_they_are_read(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path
+    spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path
 ) -> None:
     """Without a spool a second reading gets other messages: none of those of the first may be lost."""
     [source, dead] = queues(2)
@@ -130,7 +130,7 @@ def test_messages_that_are_acknowledged_as_they_are_read(
     assert set(letters(broker, dead)) == set(bodies[1::2])
 
 
-def test_a_reason_that_is_another_each_time(spark: Any, broker: Node, queues: Declare) -> None:
+def test_a_reason_that_is_another_each_time(spark: Any, broker: Node, queues: DeclareAll) -> None:
     """It is evaluated once for each row: a row is on one side."""
     [dead] = queues(1)
     rows = spark.range(1000).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS body").withColumn("k", F.lit("k"))
@@ -155,7 +155,7 @@ def test_what_would_not_work_is_refused(spark: Any, broker: Node, tmp_path: Path
         dead_letter(stream, F.lit("x"), url=broker.url, exchange="e")
 
 
-def test_without_a_reason_nothing_is_published(spark: Any, broker: Node, queues: Declare) -> None:
+def test_without_a_reason_nothing_is_published(spark: Any, broker: Node, queues: DeclareAll) -> None:
     [dead] = queues(1)
     rows = spark.createDataFrame([(b"a", "k")], "body binary, routing_key string")
     good = dead_letter(rows, F.lit(None), url=broker.url, routingKey=dead)
@@ -163,7 +163,7 @@ def test_without_a_reason_nothing_is_published(spark: Any, broker: Node, queues:
     assert broker.count(dead) == 0
 
 
-def test_messages_that_are_bad_in_every_way(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_messages_that_are_bad_in_every_way(spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path) -> None:
     """All kinds and sizes of headers, and text that is no UTF-8: the tool for bad messages does not fail of them."""
     [source, dead] = queues(2)
     noise = bytes(range(256)) * 235

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from pyspark.sql import Observation
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
+from support.waiting import eventually
 
 from fairsched import fairness
 from fairsched.spark.fairnessreport import fairness_report, observe_fairness
@@ -96,10 +96,8 @@ def test_a_streaming_query_has_counts_in_its_progress(spark: Any, tmp_path: Path
         .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="0 seconds").start()
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + 60
-        while not (progress := [p for p in query.recentProgress if p.numInputRows]):
-            assert time.monotonic() < deadline, "no batch within 60 s"
-            query.awaitTermination(0.1)
+        eventually(lambda: [p for p in query.recentProgress if p.numInputRows], 60, "a first batch", every=0.1)
+        progress = [p for p in query.recentProgress if p.numInputRows]
     finally:
         query.stop()
     counts = progress[0].observedMetrics["fairness"].asDict()

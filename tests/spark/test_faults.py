@@ -1,4 +1,4 @@
-"""What is lost and what is repeated when workers, executors and drivers die: nothing, and little.
+"""Losses and repetitions when workers, executors and drivers die: nothing, and little.
 
 Ten queues of 300 messages, quanta 4 to 40, batches of 1100, two partitions. The sink overwrites the files of a batch,
 so it is idempotent by the number of the batch, and duplicates are those of the source.
@@ -15,21 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.declare import DeclareAll
 from support.outcomes import Outcomes
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.faulty import FaultySource, fault, reached
 from support.spark.launched import end
 from support.spark.queries import Rows, drain, into_files, load, query, rows_from_files
 from support.spark.refusing import REASON, STEPS, is_refused, refusing
 from support.spark.running import QUANTA, fill, options_of
+from support.waiting import eventually
 
 import fairsched
 from fairsched.spark import register
 from fairsched.spark.pipeline.home import link
 
 pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
-Declare = Callable[..., list[str]]
 
 #: What the scripts import, and the queries refer to by name.
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -82,7 +83,7 @@ def check(
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_workers_that_end_in_three_batches(
-    stage: str, spark: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    stage: str, spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     names = queues(10)
     expected = fill(broker, names, 300)
@@ -105,7 +106,7 @@ def test_workers_that_end_in_three_batches(
 
 
 def test_drivers_that_are_killed(
-    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     register(spark)
     names: dict[str, list[str]] = {}
@@ -127,7 +128,7 @@ def test_drivers_that_are_killed(
 
 @pytest.mark.rabbitmq("streams")
 def test_a_driver_that_reads_streams_and_is_killed(
-    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     register(spark)
     (folder := tmp_path / "streams").mkdir()
@@ -147,7 +148,7 @@ def test_a_driver_that_reads_streams_and_is_killed(
 
 @pytest.mark.parametrize("kind", ["queues", pytest.param("streams", marks=pytest.mark.rabbitmq("streams"))])
 def test_a_driver_that_is_killed_while_it_refuses_rows(
-    kind: str, spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    kind: str, spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     """Between any two steps: each refused message arrives with its reason, each good one in its file."""
     register(spark)
@@ -235,7 +236,7 @@ def archive(folder: Path) -> Path:
 
 
 def test_executors_that_are_killed_and_have_us_from_an_archive(
-    spark: Any, launch: Any, broker: Node, queues: Declare, tmp_path: Path, outcomes: Outcomes
+    spark: Any, launch: Any, broker: Node, queues: DeclareAll, tmp_path: Path, outcomes: Outcomes
 ) -> None:
     places, names, expected = [], {}, {}
     for stage in STAGES:

@@ -1,11 +1,10 @@
-"""What Prometheus is told of streaming queries: by real ones, over a real scrape."""
+"""The metrics Prometheus is told of streaming queries: by real ones, over a real scrape."""
 
 from __future__ import annotations
 
 import json
 import socket
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +13,16 @@ import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark.queries import Rows, into_files, load, query
 from support.spark.recipes import blocks_of
 from support.spark.running import fill, options_of
+from support.waiting import eventually
 
 from fairsched.spark import metrics, register
 from fairsched.spark.metrics import OTHER, QueryCollector
 
-Declare = Callable[..., list[str]]
 Samples = dict[tuple[str, ...], float]
 
 
@@ -40,7 +40,7 @@ def samples(text: str) -> Samples:
 
 @pytest.mark.timeout(280)
 def test_a_query_as_the_documentation_exports_it(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(spark)
     gold, free = queues(2)

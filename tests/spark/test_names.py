@@ -1,4 +1,4 @@
-"""What `fairsched.spark` offers by name."""
+"""The names of `fairsched.spark`."""
 
 from __future__ import annotations
 

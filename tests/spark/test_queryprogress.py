@@ -1,4 +1,4 @@
-"""What `fairsched.spark.progress` makes of a query's progress, and that the progress names what is read."""
+"""The reading by `fairsched.spark.progress` of a query's progress, and that the progress names what is read."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import dataclasses
 import json
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark.queries import Rows, drain, load
 from support.spark.recipes import blocks_of
 from support.spark.running import fill, options_of
+from support.waiting import eventually
 
 from fairsched.spark import progress
 from fairsched.spark.source.options import source_options
 
-Declare = Callable[..., list[str]]
 SOURCE = "queues gold (3), free (1) at broker:5672"
 
 
@@ -108,7 +108,7 @@ def test_what_is_read_is_described_without_user_and_password() -> None:
 
 @pytest.mark.timeout(280)
 def test_a_query_and_the_listener_of_the_documentation(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path, capfd: Any
+    spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path, capfd: Any
 ) -> None:
     from fairsched.spark import register
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.recipes import STORE, Block, Machine, blocks_of
 from support.spark.s3server import S3Server
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

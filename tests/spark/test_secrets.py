@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
+from support.declare import DeclareAll
 from support.rabbitmq import Node
 from support.spark.failing import failure, failure_of
 from support.spark.queries import Rows, drain, load
@@ -17,7 +18,6 @@ from support.spark.running import fill, options_of
 from fairsched.spark import register
 
 pytestmark = pytest.mark.timeout(280)
-Declare = Callable[..., list[str]]
 
 #: The password is "hush-hush", the wrong one "hush-wrong".
 SECRET = re.compile(r"hush|amqps?://[^/\s]*@", re.IGNORECASE)
@@ -68,7 +68,7 @@ def test_what_is_searched_for_would_be_found() -> None:
 
 
 def test_a_source_shows_no_password(
-    spark: Any, broker: Node, url: str, queues: Declare, tmp_path: Path, capfd: Any
+    spark: Any, broker: Node, url: str, queues: DeclareAll, tmp_path: Path, capfd: Any
 ) -> None:
     [name, other] = queues(2)
     fill(broker, [name], 20)
@@ -94,7 +94,7 @@ def test_a_source_shows_no_password(
 
 
 def test_a_password_of_its_own_is_not_shown(
-    spark: Any, broker: Node, url: str, queues: Declare, tmp_path: Path, capfd: Any
+    spark: Any, broker: Node, url: str, queues: DeclareAll, tmp_path: Path, capfd: Any
 ) -> None:
     [source, target] = queues(2)
     fill(broker, [source], 20)
@@ -118,7 +118,7 @@ def test_a_password_of_its_own_is_not_shown(
 
 
 def test_a_streaming_sink_shows_no_password(
-    spark: Any, broker: Node, url: str, queues: Declare, tmp_path: Path, capfd: Any
+    spark: Any, broker: Node, url: str, queues: DeclareAll, tmp_path: Path, capfd: Any
 ) -> None:
     [source, target] = queues(2)
     fill(broker, [source], 20)
@@ -143,7 +143,7 @@ def test_a_streaming_sink_shows_no_password(
     ],
 )
 def test_a_streaming_sink_that_fails_shows_no_password(
-    trouble: str, why: str, spark: Any, broker: Node, url: str, queues: Declare, tmp_path: Path
+    trouble: str, why: str, spark: Any, broker: Node, url: str, queues: DeclareAll, tmp_path: Path
 ) -> None:
     [source, target] = queues(2)
     fill(broker, [source], 5)

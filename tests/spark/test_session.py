@@ -6,23 +6,23 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from oracles.dwrr import ReferenceDwrr
 from pyspark.errors import AnalysisException
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark.failing import failure
 from support.spark.faulty import FaultySource, fault, reached
 from support.spark.queries import Rows, drain, load, query
 from support.spark.running import QUANTA, fill, options_of, unique
+from support.waiting import eventually
 
 from fairsched.spark import register
 
 pytestmark = pytest.mark.timeout(280)
-Declare = Callable[..., list[str]]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,7 +42,7 @@ def in_reference_order(names: list[str], quanta: dict[str, int]) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_backlog_is_drained_in_weighted_shares(
-    kind: str, spark: Any, broker: Node, queues: Declare, tmp_path: Path
+    kind: str, spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path
 ) -> None:
     names = queues(10, arguments={"x-queue-type": kind})
     expected = fill(broker, names, 300)
@@ -73,7 +73,7 @@ def test_a_backlog_is_drained_in_weighted_shares(
     assert progress["endOffset"]["plan"] == dict(zip(names, range(20, 201, 20), strict=True))
 
 
-def test_three_actions_see_the_same_messages_once(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_three_actions_see_the_same_messages_once(spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path) -> None:
     names = queues(4)
     fill(broker, names, 100)
     seen: list[tuple[int, int, int]] = []
@@ -88,7 +88,7 @@ def test_three_actions_see_the_same_messages_once(spark: Any, broker: Node, queu
 
 
 def test_an_uncommitted_batch_is_replayed_whatever_the_options_say_then(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path
+    spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path
 ) -> None:
     names = queues(4)
     expected = fill(broker, names, 100)
@@ -121,7 +121,9 @@ def test_an_uncommitted_batch_is_replayed_whatever_the_options_say_then(
     assert len(lenient.bodies) == 40
 
 
-def test_available_now_ends_while_a_producer_goes_on(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_available_now_ends_while_a_producer_goes_on(
+    spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path
+) -> None:
     [name] = queues(1)
     fill(broker, [name], 400)
     over = threading.Event()
@@ -144,7 +146,7 @@ def test_available_now_ends_while_a_producer_goes_on(spark: Any, broker: Node, q
     assert set(unique(name, 400)) <= set(rows.bodies)
 
 
-def test_an_idle_query_leaves_the_broker_alone(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_an_idle_query_leaves_the_broker_alone(spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path) -> None:
     [name] = queues(1)
     options = options_of(broker, {name: 1}, tmp_path / "spool", fault=fault("", "count", tmp_path))
     rows, looks = Rows(), tmp_path / "looks"
@@ -198,7 +200,7 @@ def test_a_query_outlives_its_broker(stage: str, spark: Any, mortal: Node, tmp_p
 
 @pytest.mark.rabbitmq("streams")
 def test_streams_are_read_exactly_once_although_workers_die(
-    spark: Any, broker: Node, queues: Declare, tmp_path: Path
+    spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path
 ) -> None:
     names = queues(2, arguments={"x-queue-type": "stream"})
     expected = fill(broker, names, 2000)
@@ -226,7 +228,7 @@ def test_mistakes_show_when_the_query_is_made(spark: Any, broker: Node, tmp_path
         load(spark, {"queues": "a"})
 
 
-def test_batch_reads_and_views(spark: Any, broker: Node, queues: Declare) -> None:
+def test_batch_reads_and_views(spark: Any, broker: Node, queues: DeclareAll) -> None:
     [name, empty] = queues(2)
     expected = fill(broker, [name], 30)
     spark.sql(f"CREATE TEMPORARY VIEW browsed USING rabbitmq OPTIONS (url '{broker.url}', queues '{name},{empty}')")
@@ -238,7 +240,7 @@ def test_batch_reads_and_views(spark: Any, broker: Node, queues: Declare) -> Non
     assert nothing.count() == 0
 
 
-def test_the_format_is_found_by_itself(spark: Any, broker: Node, queues: Declare) -> None:
+def test_the_format_is_found_by_itself(spark: Any, broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     fill(broker, [name], 3)
     # What is registered in one session is not known to another: the package's name is enough.
@@ -249,7 +251,7 @@ def test_the_format_is_found_by_itself(spark: Any, broker: Node, queues: Declare
 # The sink -----------------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_confirmed(spark: Any, broker: Node, queues: Declare) -> None:
+def test_everything_is_confirmed(spark: Any, broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     frame = spark.range(30_000).selectExpr("rpad(cast(id AS STRING), 200, 'x') AS body")
     frame.write.format("rabbitmq").mode("append").option("url", broker.url).option("routingKey", name).save()
@@ -262,7 +264,7 @@ def test_everything_is_confirmed(spark: Any, broker: Node, queues: Declare) -> N
 
 
 def test_a_task_that_is_tried_again_uses_the_same_ids(
-    spark: Any, broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+    spark: Any, broker: Node, queues: DeclareAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [name] = queues(1)
     url = broker.url
@@ -305,7 +307,7 @@ def test_a_task_that_is_tried_again_uses_the_same_ids(
     assert all(len(ids) == 1 for ids in seen.values())
 
 
-def test_a_stream_goes_from_queue_to_queue(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_a_stream_goes_from_queue_to_queue(spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path) -> None:
     [source, *targets] = queues(3)
     expected = fill(broker, [source], 200)
     options = options_of(broker, {source: 1}, tmp_path / "spool", maxMessagesPerTrigger=100)

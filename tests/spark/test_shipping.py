@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def printed_by(driver: Any) -> list[Any]:
-    """What a script printed as JSON, once it has ended well."""
+    """Return what a script printed as JSON, once it has ended well."""
     said, _ = driver.communicate(timeout=600)
     assert driver.returncode == 0, said
     return [json.loads(line) for line in said.splitlines() if line.startswith("[")]

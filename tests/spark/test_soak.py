@@ -20,9 +20,10 @@ from typing import Any
 import psutil
 import pytest
 from support.growth import Sample, growth, held
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.processes import MEGABYTE, family
 from support.spark.running import options_of
+from support.waiting import eventually
 
 #: Seconds before the first sample that counts, and until the last one.
 WARM_UP, DURATION = 90.0, 300.0
@@ -31,7 +32,7 @@ ROUND, PAUSE = 50, 0.25
 
 
 def sample(driver: psutil.Process, port: int, folder: Path) -> Sample:
-    """What each of the processes holds now."""
+    """Return what each of the processes holds now."""
     found: Sample = {"broker connections": 0, "jvm heap: MB": int((folder / "heap").read_text()) / MEGABYTE}
     for kind, processes in family(driver).items():
         found[f"{kind}: processes"] = len(processes)

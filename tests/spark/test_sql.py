@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
+from support.declare import DeclareAll
 from support.rabbitmq import Node
 from support.spark.running import fill
-
-Declare = Callable[..., list[str]]
 
 REMEDY = "CREATE TEMPORARY VIEW … USING rabbitmq OPTIONS"
 
@@ -24,7 +23,7 @@ def catalog(spark: Any, tmp_path: Path) -> Iterator[str]:
     spark.sql("DROP DATABASE shelf CASCADE")
 
 
-def test_a_temporary_view_reads_queues(spark: Any, broker: Node, queues: Declare) -> None:
+def test_a_temporary_view_reads_queues(spark: Any, broker: Node, queues: DeclareAll) -> None:
     names = queues(2)
     expected = fill(broker, names, 20)
     spark.sql(

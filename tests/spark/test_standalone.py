@@ -19,11 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.faulty import fault, parent_of
 from support.spark.launched import SLOW_START, end
 from support.spark.running import options_of, unique
 from support.spark.standalone import Standalone
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.rabbitmq("streams")]
 
@@ -113,7 +114,7 @@ class Job:
         self.until(lambda: self.driver.poll() == 0, "the driver ends")
 
     def rows(self) -> pa.Table:
-        """What stands in the files; nothing while one of them is just replaced."""
+        """Return the contents of the files; nothing while one of them is just replaced."""
         try:
             return pq.read_table(self.folder / "rows", columns=["body", "redelivered", "batch"])
         except (OSError, pa.ArrowInvalid):

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from support.producing import put_numbers
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import FairQueue, ShutDown
 

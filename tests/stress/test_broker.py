@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pika
 import pytest
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 import fairsched
 

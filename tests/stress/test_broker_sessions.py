@@ -18,8 +18,8 @@ import pytest
 from pamqp import base, frame
 from pamqp.commands import Basic, Channel, Connection, Queue
 from pamqp.header import ContentHeader
-from support.rabbitmq import eventually
 from support.sessions import Witness, attack
+from support.waiting import eventually
 
 import fairsched
 
@@ -61,7 +61,7 @@ def others(broker: fairsched.Broker) -> Iterator[Witness]:
 
 
 def greeting(*more: base.Frame, heartbeat: int = 0) -> list[bytes]:
-    """What opens a connection with a channel, and more methods on that, each method apart."""
+    """Return the frames that open a connection with a channel, and more methods on that, each method apart."""
     methods: list[tuple[base.Frame, int]] = [
         (Connection.StartOk({}, response="\0guest\0guest"), 0), (Connection.TuneOk(2047, 131_072, heartbeat), 0),
         (Connection.Open("/"), 0), (Channel.Open(), 1), *((one, 1) for one in more),

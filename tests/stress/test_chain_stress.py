@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import reach
 
 from fairsched import _probe_chain
 
 pytestmark = pytest.mark.stress
 
 THREADS = [1, 2, 4]
-
-
-def reached(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds; False when it does not in time."""
-    deadline, pause = time.monotonic() + SOON, threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.001)
-    return True
 
 
 def together(*jobs: Callable[[], Any]) -> list[Any]:
@@ -38,11 +28,9 @@ def together(*jobs: Callable[[], Any]) -> list[Any]:
     return [result_of(thread) for thread in [start(lambda job=job: run(job)) for job in jobs]]
 
 
-def all_done(chain: Any, connections: int, put: int, tasks: int) -> bool:
-    """Wait until so many messages were served and tasks run; False when that does not happen in time."""
-    return reached(
-        lambda: (chain.progress, sum(chain.figures(number)[2] for number in range(connections))) == (put, tasks)
-    )
+def await_all(chain: Any, connections: int, put: int, tasks: int) -> None:
+    """Wait until so many messages were served and tasks run."""
+    reach(lambda: (chain.progress, sum(chain.figures(number)[2] for number in range(connections))) == (put, tasks))
 
 
 @pytest.mark.parametrize("adders", [1, 4])
@@ -71,7 +59,7 @@ def test_no_notification_is_lost(shape: tuple[int, int, int, int], io_threads: i
             lambda seed=pause: chain.submit_many(seed, 2_000),
         )
         put, tasks = put + sum(counts), tasks + more
-        assert all_done(chain, shape[0], put, tasks), "messages wait and nobody comes"
+        await_all(chain, shape[0], put, tasks)
     chain.stop()
     for thread in inside:
         result_of(thread)
@@ -87,14 +75,14 @@ def test_who_comes_later_goes_on() -> None:
     for _ in range(20):
         inside = [start(chain.run) for _ in range(2)]
         before = chain.progress
-        reached(lambda before=before: chain.progress > before or chain.progress == 120_000)
+        reach(lambda before=before: chain.progress > before or chain.progress == 120_000)
         chain.stop()
         for thread in inside:
             result_of(thread)
         chain.restart()
     put = sum(result_of(notifier) for notifier in notifiers)
     inside = [start(chain.run) for _ in range(2)]
-    assert reached(lambda: chain.progress == put)
+    reach(lambda: chain.progress == put)
     chain.stop()
     for thread in inside:
         result_of(thread)
@@ -112,11 +100,11 @@ def test_connections_close_while_they_are_notified(polls: bool) -> None:
         *(lambda seed=seed: chain.hammer(seed, 50_000, 3) for seed in range(2)),
         *(lambda number=number: chain.close(number) for number in range(count)),
     )
-    assert reached(lambda: all(chain.closed(number) for number in range(count)))
+    reach(lambda: all(chain.closed(number) for number in range(count)))
     together(
         *(lambda number=number: [chain.forget(number * each + at) for at in range(each)] for number in range(count))
     )
-    assert reached(lambda: chain.disposed() == (2 * count, count, count))
+    reach(lambda: chain.disposed() == (2 * count, count, count))
     chain.stop()
     for thread in inside:
         result_of(thread)
@@ -130,8 +118,8 @@ def test_a_busy_connection_does_not_keep_a_lone_thread_from_the_selector() -> No
     chain.put(0, 2**60)
     inside = start(chain.run)
     chain.receive_by_selector(1, 3)
-    assert reached(lambda: chain.figures(1)[3] == 3)
-    assert reached(lambda: chain.progress > 0)
+    reach(lambda: chain.figures(1)[3] == 3)
+    reach(lambda: chain.progress > 0)
     chain.stop()
     result_of(inside)
 
@@ -142,11 +130,11 @@ def test_a_slow_transport_holds_up_its_own_connection_only() -> None:
     chain.accept(0, 0)
     inside = [start(chain.run) for _ in range(2)]
     put = sum(together(*(lambda seed=seed: chain.hammer(seed, 10_000, 3) for seed in range(2))))
-    assert reached(lambda: chain.waiting(2) == chain.waiting(3) == 0 and not chain.desired(0))
+    reach(lambda: chain.waiting(2) == chain.waiting(3) == 0 and not chain.desired(0))
     assert chain.waiting(0) + chain.waiting(1) == put - chain.progress > 0
     chain.accept(0, -1)
     chain.notify(0)
-    assert reached(lambda: chain.progress == put)
+    reach(lambda: chain.progress == put)
     chain.stop()
     for thread in inside:
         result_of(thread)

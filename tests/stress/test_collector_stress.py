@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.littering import Litter, nothing, often
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import FairQueue, ShutDown
 from fairsched.pullqueue import PullQueue, Target

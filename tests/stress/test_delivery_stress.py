@@ -10,7 +10,8 @@ from collections import Counter
 
 import pytest
 from support.deliveries import ACK, REJECT, REQUEUE, Source
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import ShutDown
 from fairsched.delivery._delivery import Message

@@ -8,7 +8,8 @@ import threading
 from typing import Any
 
 import pytest
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import FairQueue, ShutDown
 

@@ -9,7 +9,8 @@ import time
 import pytest
 from support.deliveries import ACK, REJECT, REQUEUE
 from support.lent import LentSource, Peer
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import ShutDown
 

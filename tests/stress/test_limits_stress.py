@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from support.producing import put_numbers
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import FairQueue, Limit, ShutDown
 
@@ -21,7 +22,7 @@ SLOTS, MOST = 4, 2
 
 
 class Hands:
-    """How many of each slot are in hand; each thread notes its own before it releases it."""
+    """The number of each slot in hand; each thread notes its own before it releases it."""
 
     def __init__(self) -> None:
         self.now: Counter[int] = Counter()

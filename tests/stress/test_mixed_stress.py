@@ -28,7 +28,7 @@ MIXTURES, ROUNDS = (60, 4) if EACH == FULL else (3, 1)
 
 
 def consumer(draw: random.Random, groups: int, ranked: bool, number: int) -> dict[str, Any]:
-    """What one of several consumers does."""
+    """The work of one of several consumers."""
     found: dict[str, Any] = {
         "flips": draw.choice([0, 10, 40]),
         "quits": draw.choice([0, 5, 50]),

@@ -118,7 +118,7 @@ def test_tenants_come_and_go(kind: str, maxsize: int) -> None:
 
 @pytest.mark.parametrize("kind", ["str", "uuid"])
 def test_getters_of_different_priorities(kind: str) -> None:
-    """Who waited hands over to one of a lower priority; tenants come and go meanwhile."""
+    """A waiter hands over to one of a lower priority; tenants come and go meanwhile."""
     fair = FairQueue(default_quantum=1)
     threads = 4
     got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]

@@ -79,7 +79,7 @@ def test_consumers_and_priorities_come_and_go() -> None:
 
 
 def test_a_million_moves_by_threads_take_little_room() -> None:
-    """Who is preempted inside holds up the others' memory; what they need meanwhile is far from an entry a move."""
+    """A preempted thread holds up the others' memory; what they need meanwhile is far from an entry a move."""
     manager, each = _probe_nodes.ProbeInterest(100), 130_000
     manager.add(manager.make())
     for _ in range(4):

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from support.crew import Crew, check_lists, restless
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import ShutDown
 from fairsched.pullqueue import PullQueue

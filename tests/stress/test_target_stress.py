@@ -5,13 +5,13 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched.pullqueue import PullQueue, Target
 
@@ -58,10 +58,7 @@ def test_nothing_is_lost_and_nobody_sleeps_beside_work(getters: int, filtered: b
     consuming = [start(consume) for _ in range(getters)]
     for thread in [start(lambda number=number: produce(number)) for number in range(producers)]:
         result_of(thread)
-    deadline, pause = time.monotonic() + SOON, threading.Event()
-    while any(one.depth for one in queues):
-        assert time.monotonic() < deadline, "a message waits and nobody comes"
-        pause.wait(0.001)
+    reach(lambda: not any(one.depth for one in queues), "a message waits, and no consumer takes it")
     for _ in range(getters):
         queues[0].put("end")
     taken = Counter(item for outcome in consuming for item in result_of(outcome))
@@ -103,9 +100,6 @@ def test_interest_flips_while_others_take_over() -> None:
     consuming = [start(lambda target=target: consume_until(target, finished)) for target in targets]
     for thread in [start(produce), start(lambda: flip(targets))]:
         result_of(thread)
-    deadline = time.monotonic() + SOON
-    while any(one.available for one in queues):
-        assert time.monotonic() < deadline, "a message waits and nobody comes"
-        finished.wait(0.001)
+    reach(lambda: not any(one.available for one in queues), "a message waits, and no consumer takes it")
     finished.set()
     assert sorted(item for outcome in consuming for item in result_of(outcome)) == list(range(count))

@@ -6,7 +6,8 @@ import threading
 import time
 
 import pytest
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON
 
 from fairsched import _probe_room
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.threads import SOON, result_of, start
+from support.threads import result_of, start
+from support.waiting import reach
 
 from fairsched import _probe_wire
 
 pytestmark = pytest.mark.stress
-
-
-def reached(condition: Callable[[], bool]) -> bool:
-    """Wait until a condition holds; False when it does not in time."""
-    deadline, pause = time.monotonic() + SOON, threading.Event()
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        pause.wait(0.001)
-    return True
 
 
 def finish(wire: Any, connections: int, inside: list[Any]) -> None:
@@ -34,7 +22,7 @@ def finish(wire: Any, connections: int, inside: list[Any]) -> None:
         wire.flush()
         return bool(wire.disposed == connections)
 
-    assert reached(disposed)
+    reach(disposed)
     assert wire.consumers == 0
     wire.stop()
     for thread in inside:
@@ -52,7 +40,7 @@ def test_each_message_once(shape: tuple[int, int, int, int], io_threads: int) ->
     for wave in range(1, waves + 1):
         for thread in [start(lambda seed=seed: wire.produce(seed, each)) for seed in range(producers)]:
             result_of(thread)
-        assert reached(lambda wave=wave: wire.done == wave * producers * each), f"{wire.left} messages wait"
+        reach(lambda wave=wave: wire.done == wave * producers * each, "every message is taken")
     assert wire.once
     assert wire.left == 0
     finish(wire, shape[1], inside)
@@ -68,7 +56,7 @@ def test_slow_transports_hand_over() -> None:
     network = start(lambda: wire.throttle(1, 400_000))
     for thread in [start(lambda seed=seed: wire.produce(seed, total // 3)) for seed in range(3)]:
         result_of(thread)
-    assert reached(lambda: wire.done == total), f"{wire.left} messages wait"
+    reach(lambda: wire.done == total, "every message is taken")
     result_of(network)
     assert wire.once
     finish(wire, 4, inside)
@@ -83,7 +71,7 @@ def test_busy_targets_are_served_strictly_in_turn(io_threads: int) -> None:
     for target in range(count):
         wire.produce(target, each, target)
     inside = [start(wire.run) for _ in range(io_threads)]
-    assert reached(lambda: wire.done == count * each)
+    reach(lambda: wire.done == count * each)
     assert wire.once
     finish(wire, connections, inside)
     for connection in range(connections):
@@ -98,11 +86,11 @@ def test_connections_close_in_the_midst_of_it() -> None:
     inside = [start(wire.run) for _ in range(3)]
     producing = [start(lambda seed=seed: wire.produce(seed, total // 2)) for seed in range(2)]
     for connection in range(4):
-        assert reached(lambda connection=connection: wire.done > connection * total // 8)
+        reach(lambda connection=connection: wire.done > connection * total // 8)
         wire.close(connection)
     for thread in producing:
         result_of(thread)
-    assert reached(lambda: wire.done == total), f"{wire.left} messages wait"
+    reach(lambda: wire.done == total, "every message is taken")
     assert wire.once
     finish(wire, 5, inside)
 

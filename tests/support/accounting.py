@@ -21,7 +21,7 @@ from fairsched import Consumer, Retry, aio
 
 
 class Session:
-    """What a seed decides about a consumer and its handlers."""
+    """The choices of a seed about a consumer and its handlers."""
 
     def __init__(self, url: str, queue: str, seed: int, seconds: float, path: str) -> None:
         self.random = random.Random(seed)

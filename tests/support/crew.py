@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from support.threads import SOON, reach, result_of, start
+from support.threads import result_of, start
+from support.waiting import SOON, reach
 
 from fairsched import ShutDown
 

@@ -40,12 +40,12 @@ def delivery(channel: int, tag: int, body: bytes, redelivered: bool = False, pro
 
 
 def octets_kept(message: Message) -> int:
-    """How long that is what a message has its method and its content header in."""
+    """Return how long the frames are in which a message has its method and its content header in."""
     return max(len(found) for found in gc.get_referents(message) if type(found) is bytes)
 
 
 class Channel(ChannelDeliveries):
-    """What one channel delivered; `broker` and `number` say where its settlements go."""
+    """The deliveries of one channel; `broker` and `number` say where its settlements go."""
 
     def __init__(self, queue: str, settlements: Settlements, broker: Broker, number: int) -> None:
         super().__init__(queue, settlements)

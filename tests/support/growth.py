@@ -1,4 +1,4 @@
-"""What a process holds, and by how much that grows from one third of a run to the next."""
+"""The resources of a process, and by how much that grows from one third of a run to the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Sample = dict[str, float]
 
 
 def held(name: str, process: psutil.Process) -> Sample:
-    """What a process holds now, by a name for it."""
+    """Return the resources a process holds now, by name."""
     return {
         f"{name}: MB": process.memory_info().rss / MEGABYTE,
         f"{name}: files": process.num_fds(),

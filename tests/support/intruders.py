@@ -25,6 +25,7 @@ from typing import Any
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
+from support.clock import ManualClock
 
 #: Seconds within which whatever must not block is done, unless it blocks.
 LONG = 20.0
@@ -38,7 +39,7 @@ def note(*recipe: object) -> None:
 
 
 class Refusal(Exception):
-    """What a point raises when that is the visit."""
+    """The exception a point raises as its visit."""
 
 
 @dataclass(eq=False)
@@ -345,15 +346,15 @@ class Seconds(float):
         return other + float(self)
 
 
-class Clock:
-    """A clock that stands still until it is moved."""
+class IntrudedClock(ManualClock):
+    """A clock whose every reading is a point."""
 
     def __init__(self) -> None:
-        self.now = 1.0
+        super().__init__(1.0)
 
     def __call__(self) -> float:
         intruder.point("clock")
-        return self.now
+        return super().__call__()
 
 
 def walked(values: list[Any]) -> Iterator[Any]:

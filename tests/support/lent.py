@@ -16,7 +16,7 @@ from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapte
 from pika.frame import Heartbeat, Method
 from pika.spec import Connection
 from support.deliveries import Broker, Channel, Source
-from support.threads import SOON
+from support.waiting import SOON
 
 from fairsched.amqp import lending
 from fairsched.amqp.transport import Transport

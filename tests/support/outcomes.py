@@ -1,4 +1,4 @@
-"""What faults did to messages: how many were lost, handled again and overtaken. `make chaos` prints the sums."""
+"""The effects of faults on messages: how many were lost, handled again and overtaken. `make chaos` prints the sums."""
 
 from __future__ import annotations
 

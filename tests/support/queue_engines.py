@@ -76,13 +76,3 @@ def run(queue: Any, *subscriptions: Any) -> dict[str, list[Any]]:
 
 def run_items(queue: Any, *subscriptions: Any) -> dict[str, list[Any]]:
     return {name: items(entries) for name, entries in run(queue, *subscriptions).items()}
-
-
-class ManualClock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now

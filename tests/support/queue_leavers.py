@@ -19,7 +19,7 @@ MOST_CONSUMERS = 7
 
 
 class Totals(NamedTuple):
-    """What was done."""
+    """The operations that were done."""
 
     operations: int
     messages: int

@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles.queue import ReferenceQueue
-from support.queue_engines import ManualClock, compiled_queue
+from support.clock import ManualClock
+from support.queue_engines import compiled_queue
 
 # By name, so that a failure is readable: what a consumer accepts.
 FILTERS: dict[str, Any] = {
@@ -52,7 +53,7 @@ class QueueMachine(RuleBasedStateMachine):
         dead.append((item, reason))
 
     def message(self, data: st.DataObject) -> dict[str, Any]:
-        """What else is put with a message."""
+        """The other arguments a message is put with."""
         what = data.draw(st.sampled_from(["plain", "plain", "plain", *self.times]))
         if what == "ttl":
             return {"ttl": data.draw(st.integers(0, 5))}

@@ -15,7 +15,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from support.queue_engines import ManualClock, lists_of
+from support.clock import ManualClock
+from support.queue_engines import lists_of
 
 KINDS = ("standard", "priority", "sorted", "last-value", "fair")
 GROUPS = (None, "shared", "standard")
@@ -42,7 +43,7 @@ class Step(NamedTuple):
 
 
 def options_of(chance: random.Random) -> dict[str, Any]:
-    """What a queue is like."""
+    """The properties of a queue."""
     kind = chance.choice(KINDS)
     options: dict[str, Any] = {"kind": kind, "groups": chance.choice(GROUPS)}
     if kind == "priority":
@@ -61,7 +62,7 @@ def options_of(chance: random.Random) -> dict[str, Any]:
 
 
 def steps_of(chance: random.Random, count: int) -> list[Step]:
-    """What is done to it."""
+    """The operations on it."""
     bits = chance.getrandbits
     return [Step(STEPS[bits(16) % len(STEPS)], bits(16), bits(48)) for _ in range(count)]
 
@@ -327,7 +328,7 @@ def shortest(make: Make, options: dict[str, Any], steps: Sequence[Step]) -> list
 
 
 def story(make: Make, options: dict[str, Any], steps: Sequence[Step]) -> str:
-    """What happens in a round, in words."""
+    """Return the events of a round, in words."""
     told = Round(make, options)
     told.log = [f"queue: {options}"]
     try:

@@ -14,13 +14,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import pika
+from support.waiting import eventually
 
 REMEDY = (
     "RabbitMQ is needed for these tests and was not found. On Debian or Ubuntu: apt-get install rabbitmq-server; "
@@ -71,15 +71,6 @@ MESSAGES = """
 SYNC = "mnesia:sync_log()."
 
 
-def eventually(condition: Callable[[], object], timeout: float = 30.0, what: str = "") -> None:
-    """Return once `condition()` is true; fail when that takes longer than `timeout` seconds."""
-    pause = threading.Event()
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what or condition}"
-        pause.wait(0.01)
-
-
 def numbered(count: int) -> list[bytes]:
     """Return bodies that differ."""
     return [b"%d" % number for number in range(count)]
@@ -128,7 +119,7 @@ USERS = {"guest": "guest", "app": "hush-hush"}
 
 
 class Broker(ABC):
-    """What tests do at a broker; it may be killed and started again over the same data."""
+    """A broker, and the operations of tests on it; it may be killed and started again over the same data."""
 
     port: int
     _process: subprocess.Popen[Any] | None = None
@@ -159,7 +150,7 @@ class Broker(ABC):
 
     @abstractmethod
     def channels(self) -> int:
-        """How many channels are open."""
+        """Return how many channels are open."""
 
     @abstractmethod
     def add_user(self, name: str, password: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import pika
 from pamqp import body, frame, header
 from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue, Tx
-from support.rabbitmq import eventually
+from support.waiting import eventually
 
 QUEUES = [*(f"q{number}" for number in range(6)), "q0", "q1", "q3", "", "amq.rabbitmq.reply-to"]
 EXCHANGES = ["x0", "x1", "x2", "x3", "amq.topic", "amq.direct", "amq.fanout", "amq.match"]
@@ -251,7 +251,7 @@ class Sessions:
         return b"".join(frame.marshal(one, channel) for one in [method, *again])
 
     def session(self) -> list[bytes]:
-        """What a client sends: octets of the handshake, methods and messages."""
+        """Return what a client sends: octets of the handshake, methods and messages."""
         choice = self.choice
         parts = list(choice.choice(self._handshakes))
         if rarely(choice, 0.05):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-SOON = 60.0  # a deadline for what happens at once, unless it never does
+from support.waiting import SOON
 
 
 def start(target: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -31,11 +30,3 @@ def result_of(started: tuple[threading.Thread, list[Any]]) -> Any:
     thread.join(SOON)
     assert not thread.is_alive(), "still blocked"
     return outcome[0]
-
-
-def reach(condition: Callable[[], object], what: str = "it never came about") -> None:
-    """Wait for what other threads are about to bring about, looking every half millisecond."""
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.0005)

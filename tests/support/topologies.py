@@ -19,7 +19,7 @@ MODES = [b"all", b"any", b"all-with-x", b"any-with-x", b"some"]
 
 
 class Change(NamedTuple):
-    """What is done, and with what."""
+    """A change, and its arguments."""
 
     what: str
     arguments: tuple[Any, ...]

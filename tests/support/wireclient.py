@@ -184,7 +184,7 @@ class WireClient:
             self.sort(left)
 
     def waiting(self, channel: int) -> list[Any]:
-        """What came on a channel, and nobody took."""
+        """Return what came on a channel and was not taken."""
         return list(self._inbox[channel])
 
     def take_all(self, channel: int) -> list[Any]:

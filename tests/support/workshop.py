@@ -9,8 +9,8 @@ import threading
 import time
 from collections import deque
 
-from support.rabbitmq import eventually
 from support.running import Running
+from support.waiting import eventually
 
 
 def undisturbed(values: list[float]) -> float:

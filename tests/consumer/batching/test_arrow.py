@@ -120,7 +120,7 @@ def test_arrow_columns_equal_those_of_the_messages_as_they_were_received(rows: l
 
 
 def fitting(messages: Sequence[Message], most: int, with_properties: bool) -> int:
-    """How many messages go into a record batch whose columns have so many octets: at least one."""
+    """Return how many messages go into a record batch whose columns have so many octets: at least one."""
     size = 0
     for count, message in enumerate(messages):
         size += max(len(message.body), 6 * len(message.raw_properties) if with_properties else 0)
@@ -378,7 +378,7 @@ def test_batches_are_taken_inside_the_block_only() -> None:
 
 
 class CArray(ctypes.Structure):
-    """What the specification says about struct ArrowArray."""
+    """The specification's layout of struct ArrowArray."""
 
 
 CArray._fields_ = [

@@ -1,4 +1,4 @@
-"""When a message is handled again: against the schedule written out, and what is not allowed."""
+"""The moment at which a message is handled again: against the schedule written out, and what is not allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tracebacks failing messages have, over more of them than are remembered."""
+"""The number of tracebacks of failing messages, over more of them than are remembered."""
 
 from __future__ import annotations
 

@@ -5,23 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.clock import ManualClock
 
 from fairsched.consumer.prefetch.measure import FACTOR, LEAST_SERVICE, SLACK, WINDOW, Measurements
 
 
-class ManualClock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> ManualClock:
-    return ManualClock()
+    return ManualClock(100.0)
 
 
 @pytest.fixture

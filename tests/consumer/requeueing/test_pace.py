@@ -1,4 +1,4 @@
-"""How long messages that fail again are held back, by a clock that tests move."""
+"""The time for which messages that fail again are held back, by a clock that tests move."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fairsched.delivery._delivery import Message
 from fairsched.testing import FakeChannel
 
 
-class Clock:
-    """Timers, called when the clock is moved."""
+class Timers:
+    """Timers that are called when the test moves their time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Clock:
 
     @property
     def next(self) -> float:
-        """When the next timer is due."""
+        """Return when the next timer is due."""
         return self._timers[0][0]
 
     @property
@@ -51,9 +51,9 @@ class World:
     """A queue whose messages come back when they are requeued."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.timers = Timers()
         self.pace = Pace()
-        self.pace.begin(self.clock.after)
+        self.pace.begin(self.timers.after)
         self.channel = FakeChannel("q")
         self._tags = itertools.count(1)
 
@@ -67,10 +67,10 @@ class World:
         self.pace.requeue(message)
         if message.settled:
             return 0.0
-        before = self.clock.now
+        before = self.timers.now
         while not message.settled:
-            self.clock.move(self.clock.next - self.clock.now)
-        return round(self.clock.now - before, 6)
+            self.timers.move(self.timers.next - self.timers.now)
+        return round(self.timers.now - before, 6)
 
 
 def test_the_first_failure_is_requeued_at_once_and_the_next_later_and_later() -> None:
@@ -118,7 +118,7 @@ def test_what_is_held_back_goes_at_once_when_it_is_released() -> None:
     late = world.message()
     world.pace.requeue(late)
     assert late.settled
-    world.clock.move(100)
+    world.timers.move(100)
     assert len(world.channel.settled) == 11
 
 
@@ -129,11 +129,11 @@ def test_a_message_that_was_settled_meanwhile_or_is_the_brokers_again_is_left_al
     world.pace.requeue(lost)
     settled.ack()
     world.channel.alive = False
-    world.clock.move(100)
+    world.timers.move(100)
     assert world.channel.settled == [(settled.delivery_tag, AckLedger.ACK)]
     assert not lost.settled
     world.pace.requeue(settled)
-    assert world.clock.waiting == 0
+    assert world.timers.waiting == 0
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -156,7 +156,7 @@ def test_every_requeue_of_a_failure_is_paced(on_error: Any) -> None:
     policy.settle(world.message(b"1"), ValueError())
     policy.settle_many([world.message(b"2"), world.message(b"3")], ValueError())
     assert world.channel.settled == []
-    world.clock.move(FIRST)
+    world.timers.move(FIRST)
     assert len(world.channel.settled) == 3
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pamqp.commands import Basic, Queue
-from support.rabbitmq import eventually
+from support.waiting import eventually
 from support.wireclient import Name, WireChannel
 
 #: Of a queue's arguments and a message's properties: each gives messages no time.

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Channel, Exchange, Queue
-from support.rabbitmq import eventually, numbered
+from support.rabbitmq import numbered
+from support.waiting import eventually
 from support.wireclient import CAPABILITIES, Dial, Name, WireChannel, WireClient, raw_method
 
 # Publish and get --------------------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def test_no_property_arrives_as_none(channel: WireChannel, queue: str) -> None:
     assert {key: getattr(got, key) for key in PROPERTIES} == dict.fromkeys(PROPERTIES)
 
 
-@pytest.mark.parametrize("size", [0, 1, 131064, 131065, 3_000_000])
+@pytest.mark.parametrize("size", [0, 1, 4088, 131064, 131065, 3_000_000])
 def test_bodies_of_any_size(channel: WireChannel, queue: str, size: int) -> None:
     content = bytes(range(256)) * (size // 256) + b"e" * (size % 256)
     channel.published(content, routing_key=queue)
@@ -685,7 +686,7 @@ def _with_name(method: Any, **names: str) -> Any:
 
 
 def test_breaks_of_lines_are_left_out_of_names(channel: WireChannel, name: Name) -> None:
-    """Where a name is declared, bound or deleted; elsewhere it is taken as it is."""
+    """Breaks are left out of names that are declared, bound or deleted; elsewhere it is taken as it is."""
     queue, exchange = name(), name()
     odd, odd_exchange = f"{queue[:3]}\r\n{queue[3:]}\n", f"\n{exchange[:3]}\r{exchange[3:]}"
     assert channel.call(_with_name(Queue.Declare(), queue=odd)).queue == queue

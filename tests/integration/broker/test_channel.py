@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pamqp.commands import Basic, Channel, Exchange, Queue
-from support.rabbitmq import eventually
+from support.waiting import eventually
 from support.wireclient import Name, WireChannel, WireClient, raw_method
 
 

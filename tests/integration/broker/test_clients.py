@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, unchanged, on both brokers. `make test` installs them."""
+"""Clients of other projects, unchanged, on both brokers. `make test` installs them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from support.wireclient import Name, Server
+
+# Some of the clients are compiled, or take long to start; `make test-quick` needs neither.
+pytestmark = pytest.mark.integration
 
 SCRIPTS = Path(__file__).parents[2] / "support" / "clients"
 

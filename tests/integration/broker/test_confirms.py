@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue, Tx
-from support.rabbitmq import eventually, numbered
+from support.rabbitmq import numbered
+from support.waiting import eventually
 from support.wireclient import Name, WireChannel
 
 # Confirms ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pamqp import body, frame, header, heartbeat
 from pamqp.commands import Basic, Channel, Connection, Queue
-from support.rabbitmq import eventually
+from support.waiting import eventually
 from support.wireclient import CAPABILITIES, Dial, Name, Refused, WireChannel, WireClient, raw_frame, raw_method
 
 # Start ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Queue
-from support.rabbitmq import eventually, numbered
+from support.rabbitmq import numbered
+from support.waiting import eventually
 from support.wireclient import Name, WireChannel
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pamqp.commands import Basic, Queue
-from support.rabbitmq import eventually
+from support.waiting import eventually
 from support.wireclient import Dial, Name, WireChannel
 
 # Declare ----------------------------------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_a_home_that_lost_something_is_made_again(lost: str, environ: dict[str, 
 def test_a_cache_that_others_can_write_is_not_used(
     mode: int | None, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in there is executed."""
+    """The contents of the file are executed."""
     cache = check(quick_start(environ, {}), tmp_path).parent
     assert cache.stat().st_mode & 0o777 == 0o700
     if mode is not None:

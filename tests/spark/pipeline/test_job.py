@@ -20,9 +20,10 @@ from urllib.parse import unquote, urlsplit
 import pika
 import pyarrow.parquet as pq
 import pytest
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.home import brief_jvm, with_brief_jvm
 from support.spark.launched import SLOW_START
+from support.waiting import eventually
 
 from fairsched.cli import exits
 from fairsched.cli.commands.pipeline import _run
@@ -190,7 +191,7 @@ def finished(job: Any, *arguments: str, **changes: str) -> str:
 
 
 def written(folder: Path) -> Any:
-    """What stands in the sink's log: an attempt that ended with its JVM may leave a file of no bytes beside."""
+    """Return the contents of the sink's log: an attempt that ended with its JVM may leave a file of no bytes beside."""
     logs = [log.read_text().splitlines()[1:] for log in (folder / "_spark_metadata").glob("[0-9]*")]
     urls = {json.loads(line)["path"] for lines in logs for line in lines}
     return pq.read_table(sorted(unquote(urlsplit(url).path) for url in urls))

@@ -1,13 +1,13 @@
-"""What a pipeline counts: every batch once, and those that could not be counted are known."""
+"""The counts of a pipeline: every batch once, and those that could not be counted are known."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
+from support.waiting import eventually
 
 from fairsched.spark.fairnessreport import observe_fairness
 from fairsched.spark.pipeline.progress import PipelineProgress
@@ -23,11 +23,8 @@ def test_batches_whose_progress_is_gone_are_known(spark: Any, tmp_path: Path, ke
     progress = PipelineProgress({"gold": 1})
     try:
         for more in (1, 6):
-            deadline = time.monotonic() + 60
             least = more + (query.lastProgress.batchId if query.lastProgress is not None else 0)
-            while query.lastProgress is None or query.lastProgress.batchId < least:
-                assert time.monotonic() < deadline, f"no batch {least} within 60 s"
-                query.awaitTermination(0.1)
+            eventually(lambda least=least: (last := query.lastProgress) and last.batchId >= least, 60, f"batch {least}")
             progress.add(query.recentProgress, "shares", "ages")
         progress.add(query.recentProgress, "shares", "ages")
     finally:

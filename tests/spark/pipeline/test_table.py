@@ -1,4 +1,4 @@
-"""What is shown of a pipeline: shares where there is a verdict, the rest apart, and no share where there is none."""
+"""The table of a pipeline: shares where there is a verdict, the rest apart, and no share where there is none."""
 
 from __future__ import annotations
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pika
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from support.declare import DeclareAll
 from support.proxy import Proxy, behind
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
+from support.waiting import eventually
 
 from fairsched import PublishFailed
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.routing import HashRing
 from fairsched.spark.sink.options import sink_options
 from fairsched.spark.sink.writers import BatchWriter
-
-Declare = Callable[..., list[str]]
 
 
 def write(node: Node, columns: dict[str, Any], **options: object) -> BatchWriter:
@@ -39,7 +39,7 @@ def take(node: Node, queue: str) -> list[tuple[pika.BasicProperties, bytes]]:
 
 
 @pytest.mark.rabbitmq("a list of connections with the octets received")
-def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: Declare) -> None:
+def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     rows = pa.RecordBatch.from_pydict({"body": ["a"]})
 
@@ -64,7 +64,7 @@ def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: Declare
 
 
 @pytest.mark.parametrize("window", [1, 7, 2000])
-def test_every_row_is_published_in_order(window: int, broker: Node, queues: Declare) -> None:
+def test_every_row_is_published_in_order(window: int, broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     expected = [b"%d" % number for number in range(500)]
     write(broker, {"body": expected}, routingKey=name, confirmWindow=window)
@@ -75,7 +75,7 @@ def test_every_row_is_published_in_order(window: int, broker: Node, queues: Decl
     assert [one.rpartition("-")[2] for one in ids] == [str(number) for number in range(500)]
 
 
-def test_columns_become_properties(broker: Node, queues: Declare) -> None:
+def test_columns_become_properties(broker: Node, queues: DeclareAll) -> None:
     [name, other] = queues(2)
     columns = {
         "body": ["texté", "b"],
@@ -95,7 +95,7 @@ def test_columns_become_properties(broker: Node, queues: Declare) -> None:
     assert (body, properties.priority, properties.message_id.rpartition("-")[2]) == (b"b", None, "1")
 
 
-def test_ids_may_be_left_out_or_required(broker: Node, queues: Declare) -> None:
+def test_ids_may_be_left_out_or_required(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     write(broker, {"body": ["a"]}, routingKey=name, messageId="none")
     assert take(broker, name)[0][0].message_id is None
@@ -103,7 +103,7 @@ def test_ids_may_be_left_out_or_required(broker: Node, queues: Declare) -> None:
         write(broker, {"body": ["a", "b"], "message_id": ["x", None]}, routingKey=name, messageId="column")
 
 
-def test_two_attempts_at_a_task_use_the_same_ids(broker: Node, queues: Declare) -> None:
+def test_two_attempts_at_a_task_use_the_same_ids(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     writer = write(broker, {"body": ["a", "b"]}, routingKey=name)
     writer.write(iter([pa.RecordBatch.from_pydict({"body": ["a", "b"]})]))
@@ -118,7 +118,7 @@ def test_the_unroutable_fails(broker: Node) -> None:
     write(broker, {"body": ["a"] * 10}, routingKey="nowhere", mandatory="false")
 
 
-def test_the_refused_fails(broker: Node, queues: Declare) -> None:
+def test_the_refused_fails(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     with pytest.raises(PublishFailed, match="refused"):
         write(broker, {"body": ["a"] * 10}, routingKey=name)
@@ -129,7 +129,7 @@ def test_an_exchange_that_is_not_there_fails(broker: Node) -> None:
         write(broker, {"body": ["a"]}, exchange="nothing")
 
 
-def test_a_broker_that_confirms_nothing_fails(broker: Node, queues: Declare) -> None:
+def test_a_broker_that_confirms_nothing_fails(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     rows = pa.RecordBatch.from_pydict({"body": ["a"] * 3})
     with Proxy(broker.port) as proxy:
@@ -144,7 +144,7 @@ def test_a_broker_that_confirms_nothing_fails(broker: Node, queues: Declare) -> 
             writer.write(deaf())
 
 
-def test_a_lost_connection_loses_no_row(broker: Node, queues: Declare) -> None:
+def test_a_lost_connection_loses_no_row(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     rows = pa.RecordBatch.from_pydict({"body": [str(number) for number in range(100)]})
     with Proxy(broker.port) as proxy:
@@ -172,7 +172,7 @@ def test_what_failed_ends_the_task_before_all_rows_are_read(broker: Node) -> Non
         )
 
 
-def test_a_ring_chooses_the_queue(broker: Node, queues: Declare) -> None:
+def test_a_ring_chooses_the_queue(broker: Node, queues: DeclareAll) -> None:
     names = queues(3)
     keys = [f"customer-{number}" for number in range(300)]
     write(broker, {"body": keys, "customer": keys}, hashRing=",".join(names), hashColumn="customer")
@@ -202,7 +202,7 @@ def test_rows_that_are_no_messages_are_refused(
         write(broker, columns, **options)
 
 
-def test_a_row_without_a_body_fails(broker: Node, queues: Declare) -> None:
+def test_a_row_without_a_body_fails(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     with pytest.raises(FairschedError, match="row 1 cannot be published: its body is null"):
         write(broker, {"body": ["a", None]}, routingKey=name)

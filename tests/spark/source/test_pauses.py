@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
-from support.rabbitmq import Node, eventually
+from support.rabbitmq import Node
 from support.spark.running import Driver, bodies, options_of, schema_of, unique
+from support.waiting import eventually
 
 from fairsched.amqp.session import Session
 from fairsched.publisher import Publisher

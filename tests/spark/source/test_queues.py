@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark.running import QUANTA, Driver, bodies, counts, fill, no_larger_files, options_of, unique
+from support.waiting import eventually
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError, QueueNotFound, RequestRefused
 from fairsched.spark.source import batch as batches
@@ -23,11 +25,9 @@ from fairsched.spark.source.options import source_options
 from fairsched.spark.source.queues import QueuesReader
 from fairsched.spark.source.spool import BatchGone, Spool, SpoolLost, SpoolNotWritable
 
-Declare = Callable[..., list[str]]
-
 
 def test_a_partition_of_many_segments_is_read_once_and_replayed(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 70)
     names = queues(3)
@@ -46,7 +46,7 @@ def test_a_partition_of_many_segments_is_read_once_and_replayed(
 
 
 def test_an_attempt_goes_on_where_another_one_died(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 50)
     names = queues(2)
@@ -66,7 +66,7 @@ def test_an_attempt_goes_on_where_another_one_died(
 
 @pytest.mark.parametrize("body", [0, 1000, 150_000])
 def test_memory_is_bounded_by_bytes_too(
-    body: int, broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    body: int, broker: Node, queues: DeclareAll, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_BYTES", 400_000)
     [name] = queues(1)
@@ -79,7 +79,7 @@ def test_memory_is_bounded_by_bytes_too(
 
 
 def test_memory_is_bounded_by_headers_too(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_BYTES", 250_000)
     [name] = queues(1)
@@ -93,7 +93,7 @@ def test_memory_is_bounded_by_headers_too(
 
 @pytest.mark.parametrize(("body", "pieces"), [(0, [10]), (1000, [10]), (150_000, [3, 3, 3, 1])])
 def test_a_batch_query_holds_a_piece_at_a_time(
-    body: int, pieces: list[int], broker: Node, queues: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    body: int, pieces: list[int], broker: Node, queues: DeclareAll, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "SEGMENT_BYTES", 400_000)
     [name] = queues(1)
@@ -113,7 +113,7 @@ def test_a_batch_query_holds_a_piece_at_a_time(
 
 
 def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_BYTES", 1_000_000)
     [name] = queues(1, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
@@ -126,7 +126,7 @@ def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
 
 
 def test_available_now_reads_what_a_batch_had_no_bytes_for(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     sent = {name: [b"%s-%d" % (name.encode(), number) + b"x" * 1000 for number in range(50)] for name in names}
@@ -142,7 +142,7 @@ def test_available_now_reads_what_a_batch_had_no_bytes_for(
 
 
 def test_a_partition_that_lasts_too_long_ends_with_a_segment(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 50)
     monkeypatch.setattr(partition, "LONGEST", 0.0)
@@ -160,7 +160,7 @@ def test_a_partition_that_lasts_too_long_ends_with_a_segment(
 
 
 def test_what_the_broker_refuses_for_good_is_not_tried_again(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture
 ) -> None:
     [name] = queues(1)
     with broker.connect() as owner:
@@ -177,7 +177,7 @@ def test_what_the_broker_refuses_for_good_is_not_tried_again(
 
 
 def test_a_batch_of_a_deleted_queue_names_the_remedy(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     gone, kept = queues(2)
     expected = fill(broker, [kept], 10)
@@ -193,7 +193,7 @@ def test_a_batch_of_a_deleted_queue_names_the_remedy(
 
 
 def test_where_data_may_be_lost_a_deleted_queue_stops_no_batch(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture
 ) -> None:
     gone, kept, empty = queues(3)
     expected = fill(broker, [kept], 10)
@@ -208,7 +208,7 @@ def test_where_data_may_be_lost_a_deleted_queue_stops_no_batch(
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_single_active_consumer_elsewhere_is_named(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture, ends: bool
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], caplog: pytest.LogCaptureFixture, ends: bool
 ) -> None:
     [free] = queues(1)
     held = f"{free}-held"
@@ -233,7 +233,7 @@ def test_a_single_active_consumer_elsewhere_is_named(
 
 
 def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     small, large = queues(2)
     broker.publish(small, [b"x" * 100] * 300)
@@ -250,7 +250,9 @@ def test_bytes_of_a_batch_are_bounded_once_sizes_are_known(
 
 
 @pytest.mark.slow
-def test_bytes_of_a_batch_are_bounded_by_default(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_bytes_of_a_batch_are_bounded_by_default(
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
+) -> None:
     [name] = queues(1)
     large = b"x" * (15 << 20)
     for _ in range(20):
@@ -263,7 +265,7 @@ def test_bytes_of_a_batch_are_bounded_by_default(broker: Node, queues: Declare, 
     assert one.offset["budget"] == 256 << 20
 
 
-def test_a_full_spool_loses_nothing(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_a_full_spool_loses_nothing(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     [name] = queues(1)
     broker.publish(name, [b"%03d" % number + b"x" * 10_000 for number in range(50)], commit=True)
     one = driver([name])
@@ -276,7 +278,9 @@ def test_a_full_spool_loses_nothing(broker: Node, queues: Declare, driver: Calla
     assert broker.count(name) == 0
 
 
-def test_no_key_is_hidden_by_a_flood_of_another(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_no_key_is_hidden_by_a_flood_of_another(
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
+) -> None:
     [name] = queues(1)
     for tenant, count in (("loud", 300), ("quiet", 30), ("paying", 30)):
         broker.publish(name, [f"{tenant}/{number}".encode() for number in range(count)], headers={"tenant": tenant})
@@ -294,7 +298,7 @@ def test_no_key_is_hidden_by_a_flood_of_another(broker: Node, queues: Declare, d
 
 
 def test_looking_ahead_asks_an_empty_queue_for_nothing(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     fill(broker, names, 30, headers={"tenant": "a"})
@@ -317,7 +321,7 @@ def test_looking_ahead_asks_an_empty_queue_for_nothing(
     eventually(lambda: broker.count(names[0]) == 20)
 
 
-def test_rows_may_stay_with_their_queue(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_rows_may_stay_with_their_queue(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     names = queues(3)
     fill(broker, names, 5)
     [rows] = list(driver(names, numPartitions=1, rowOrder="queue").batches())
@@ -325,7 +329,7 @@ def test_rows_may_stay_with_their_queue(broker: Node, queues: Declare, driver: C
 
 
 def test_a_partition_ends_when_somebody_else_took_the_messages(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     fill(broker, names, 20)
@@ -338,7 +342,7 @@ def test_a_partition_ends_when_somebody_else_took_the_messages(
     assert one.read(end) == [rows]
 
 
-def test_two_attempts_at_a_partition_give_the_same_rows(broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_two_attempts_at_a_partition_give_the_same_rows(broker: Node, queues: DeclareAll, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
         for trial in range(20):
@@ -369,7 +373,7 @@ def attempt(options: dict[str, str], part: Any, barrier: Path, number: int) -> l
 
 
 def test_a_late_attempt_acknowledges_nothing(
-    broker: Node, queues: Declare, driver: Callable[..., Driver], tmp_path: Path
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], tmp_path: Path
 ) -> None:
     [name] = queues(1)
     fill(broker, [name], 10)
@@ -390,7 +394,7 @@ def test_a_late_attempt_acknowledges_nothing(
     eventually(lambda: broker.count(name) == 10)
 
 
-def test_shares_are_exact_in_the_long_run(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_shares_are_exact_in_the_long_run(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     names, most, batches = queues(10), 7, 44
     fill(broker, names, 60)
     quanta = dict(zip(names, range(1, 11), strict=True))
@@ -410,7 +414,7 @@ def test_shares_are_exact_in_the_long_run(broker: Node, queues: Declare, driver:
             assert abs(served[name] - quantum * number * most / 55) <= 1, (number, served)
 
 
-def test_available_now_reads_what_there_was(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_available_now_reads_what_there_was(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     names = queues(2)
     fill(broker, names, 300)
     over = threading.Event()
@@ -434,7 +438,7 @@ def test_available_now_reads_what_there_was(broker: Node, queues: Declare, drive
 
 
 def test_available_now_counts_what_an_earlier_run_left(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     fill(broker, names, 50)
@@ -451,7 +455,7 @@ def test_available_now_counts_what_an_earlier_run_left(
     assert (len(replayed), len(rows)) == (40, 60)
 
 
-def test_nothing_is_a_batch_too(queues: Declare, driver: Callable[..., Driver], tmp_path: Path) -> None:
+def test_nothing_is_a_batch_too(queues: DeclareAll, driver: Callable[..., Driver], tmp_path: Path) -> None:
     one = driver(queues(1))
     assert one.plan() is None
     assert one.read(one.offset) == []
@@ -460,7 +464,7 @@ def test_nothing_is_a_batch_too(queues: Declare, driver: Callable[..., Driver], 
 
 
 def test_a_batch_waits_for_enough_messages_but_not_forever(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     [name] = queues(1)
     fill(broker, [name], 10)
@@ -478,7 +482,7 @@ def test_a_batch_waits_for_enough_messages_but_not_forever(
     assert hurried.plan() is not None
 
 
-def test_no_limit_reads_everything(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_no_limit_reads_everything(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     names = queues(2)
     fill(broker, names, 40)
     one = driver(names, maxMessagesPerTrigger=10, maxBytesPerTrigger=100)
@@ -486,7 +490,7 @@ def test_no_limit_reads_everything(broker: Node, queues: Declare, driver: Callab
 
 
 def test_the_plan_of_an_unfinished_batch_outlives_its_options(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(4)
     fill(broker, names, 50)
@@ -498,7 +502,7 @@ def test_the_plan_of_an_unfinished_batch_outlives_its_options(
     assert {name: count for part in first for name, count in counts(part).items()} == end["plan"]
 
 
-def test_progress_shows_depths_and_ages(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_progress_shows_depths_and_ages(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     [name] = queues(1)
     fill(broker, [name], 10, headers={"sent": int(time.time() * 1000) - 60_000})
     one = driver([name], enqueueTimeHeader="sent", maxMessagesPerTrigger=4)
@@ -513,7 +517,7 @@ def test_progress_shows_depths_and_ages(broker: Node, queues: Declare, driver: C
 
 
 def test_a_spool_of_another_checkpoint_is_refused_by_its_epoch(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     [name] = queues(1)
     fill(broker, [name], 10)
@@ -526,7 +530,9 @@ def test_a_spool_of_another_checkpoint_is_refused_by_its_epoch(
     assert driver([name], failOnDataLoss="false").plan() is not None
 
 
-def test_what_is_missing_is_said(broker: Node, queues: Declare, driver: Callable[..., Driver], tmp_path: Path) -> None:
+def test_what_is_missing_is_said(
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver], tmp_path: Path
+) -> None:
     with pytest.raises(QueueNotFound, match="no queue 'no-such-queue'"):
         driver(["no-such-queue"]).plan()
     with pytest.raises(ConfigurationError, match="spoolLocation is missing"):
@@ -541,7 +547,7 @@ def test_what_is_missing_is_said(broker: Node, queues: Declare, driver: Callable
     assert "hush" not in str(caught.value)
 
 
-def test_the_planner_outlives_its_connection(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_the_planner_outlives_its_connection(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     [name] = queues(1)
     fill(broker, [name], 10)
     one = driver([name], maxMessagesPerTrigger=5)
@@ -550,7 +556,7 @@ def test_the_planner_outlives_its_connection(broker: Node, queues: Declare, driv
     assert one.plan() is not None
 
 
-def test_ten_queues_share_exactly(broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_ten_queues_share_exactly(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     names = queues(10)
     fill(broker, names, 250)
     one = driver(dict(zip(names, QUANTA, strict=True)), maxMessagesPerTrigger=1100)
@@ -558,7 +564,7 @@ def test_ten_queues_share_exactly(broker: Node, queues: Declare, driver: Callabl
 
 
 def test_a_replay_that_lacks_columns_fails_and_loses_nothing(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     [name] = queues(1)
     fill(broker, [name], 3, headers={"a": "b"})
@@ -571,7 +577,7 @@ def test_a_replay_that_lacks_columns_fails_and_loses_nothing(
 
 
 def test_consumers_have_the_arguments_that_are_given(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     expected = fill(broker, names, 5)
@@ -583,7 +589,7 @@ def test_consumers_have_the_arguments_that_are_given(
 
 
 def test_partitions_are_cut_when_they_have_too_many_messages(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     expected = fill(broker, names, 30)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark.running import Driver
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.rabbitmq("quorum queues with a delivery limit"), pytest.mark.slow]
-Declare = Callable[..., list[str]]
 
 LIMITS = (1, 2, 3, 5, 20)
 LARGEST = 8 << 20
@@ -86,7 +87,7 @@ def options_for(chance: random.Random, limit: int) -> dict[str, object]:
 @pytest.mark.parametrize("session", range(SESSIONS))
 @pytest.mark.parametrize("limit", LIMITS)
 def test_sizes_that_vary_lose_nothing_and_repeat_nothing(
-    limit: int, session: int, broker: Node, queues: Declare, driver: Callable[..., Driver], record_property: Any
+    limit: int, session: int, broker: Node, queues: DeclareAll, driver: Callable[..., Driver], record_property: Any
 ) -> None:
     chance = random.Random(f"{limit}/{session}")
     [dead] = queues(1)
@@ -114,7 +115,7 @@ def test_sizes_that_vary_lose_nothing_and_repeat_nothing(
 
 
 def test_the_last_of_many_settlements_are_not_forgotten(
-    broker: Node, queues: Declare, driver: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     """RabbitMQ keeps back what it has no room for, and forgets it when the channel closes."""
     for _ in range(4):

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark.queries import Rows, drain, load
 from support.spark.running import Driver, bodies, options_of, unique
+from support.waiting import eventually
 
 from fairsched import CoDel
 from fairsched.consumer.requeueing.shedding import MAX_RETURNS
@@ -25,13 +27,12 @@ from fairsched.spark.source.batch import BatchReader, browse
 from fairsched.spark.source.options import Shedding, source_options
 from fairsched.spark.source.shedding import judge
 
-Declare = Callable[..., list[str]]
 MS = 1000
 RULES = Shedding(0.05, 0.1, "flag")
 
 
 def by_law(sent: list[int], taken: list[int], rules: Shedding) -> list[bool]:
-    """What one law says about all messages of a queue, in microseconds."""
+    """The answers of one law about all messages of a queue, in microseconds."""
     law = CoDel(rules.target, rules.interval, max_returns=MAX_RETURNS)
     moments = np.array([sent, taken], np.int64).reshape(2, -1) * 1000
     return law.should_return_many(moments[0], moments[1], 2**31).tolist()
@@ -132,7 +133,7 @@ def micros(instant: Any) -> int:
 
 
 def test_one_law_watches_a_queue_over_segments_batches_and_restarts(
-    broker: Node, queues: Declare, watching: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, watching: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 150)
     names = queues(2)
@@ -156,7 +157,7 @@ def test_one_law_watches_a_queue_over_segments_batches_and_restarts(
 
 
 def test_a_message_goes_back_once_and_is_lost_never(
-    broker: Node, queues: Declare, watching: Callable[..., Driver]
+    broker: Node, queues: DeclareAll, watching: Callable[..., Driver]
 ) -> None:
     names = queues(2)
     publish(broker, names, 1000)
@@ -172,7 +173,7 @@ def test_a_message_goes_back_once_and_is_lost_never(
     eventually(lambda: all(broker.count(name) == 0 for name in names))
 
 
-def test_late_messages_become_dead_letters(broker: Node, queues: Declare, watching: Callable[..., Driver]) -> None:
+def test_late_messages_become_dead_letters(broker: Node, queues: DeclareAll, watching: Callable[..., Driver]) -> None:
     [dead] = queues(1)
     [name] = queues(1, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     publish(broker, [name], 1000)
@@ -187,7 +188,7 @@ def test_late_messages_become_dead_letters(broker: Node, queues: Declare, watchi
     assert broker.count(name) == 0
 
 
-def test_browsing_can_flag_and_settles_nothing(broker: Node, queues: Declare) -> None:
+def test_browsing_can_flag_and_settles_nothing(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     publish(broker, [name], 500)
     options = source_options({**{k: str(v) for k, v in QUICK.items()}, "url": broker.url, "queues": name})
@@ -200,7 +201,7 @@ def test_browsing_can_flag_and_settles_nothing(broker: Node, queues: Declare) ->
 
 
 def test_spark_gives_the_planner_what_the_laws_need_in_time(
-    broker: Node, queues: Declare, spark: Any, tmp_path: Path
+    broker: Node, queues: DeclareAll, spark: Any, tmp_path: Path
 ) -> None:
     from fairsched.spark import register
 

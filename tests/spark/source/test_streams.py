@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark import running
 from support.spark.running import Driver, bodies, counts, schema_of, unique
 from support.streamprotocol import store_offset
+from support.waiting import eventually
 
 from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.spark.broker import open_session
@@ -24,7 +26,6 @@ from fairsched.spark.source.options import source_options
 from fairsched.spark.source.streamrange import StreamTruncated, bounds, seen_bounds
 from fairsched.spark.source.streams import Range, StreamsReader, ranges
 
-Declare = Callable[..., list[str]]
 STREAM = {"x-queue-type": "stream"}
 
 
@@ -61,7 +62,7 @@ class StreamDriver(Driver):
 
 
 @pytest.mark.rabbitmq("streams")
-def test_weighted_ranges_of_offsets_are_read_exactly_once(broker: Node, queues: Declare) -> None:
+def test_weighted_ranges_of_offsets_are_read_exactly_once(broker: Node, queues: DeclareAll) -> None:
     names = queues(2, arguments=STREAM)
     fill(broker, names, 300)
     one = StreamDriver(
@@ -89,7 +90,7 @@ def test_weighted_ranges_of_offsets_are_read_exactly_once(broker: Node, queues: 
 
 
 @pytest.mark.rabbitmq("streams")
-def test_latest_is_written_down_before_anything_is_read(broker: Node, queues: Declare) -> None:
+def test_latest_is_written_down_before_anything_is_read(broker: Node, queues: DeclareAll) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 50)
     one = StreamDriver(options_of(broker, names))
@@ -103,7 +104,7 @@ def test_latest_is_written_down_before_anything_is_read(broker: Node, queues: De
 
 
 @pytest.mark.rabbitmq("streams")
-def test_empty_streams_and_given_offsets(broker: Node, queues: Declare) -> None:
+def test_empty_streams_and_given_offsets(broker: Node, queues: DeclareAll) -> None:
     names = queues(2, arguments=STREAM)
     one = StreamDriver(options_of(broker, names, startingOffsets="earliest"))
     assert one.all() == [[]]
@@ -115,7 +116,7 @@ def test_empty_streams_and_given_offsets(broker: Node, queues: Declare) -> None:
 
 
 @pytest.mark.rabbitmq("streams")
-def test_available_now_stops_where_the_streams_ended(broker: Node, queues: Declare) -> None:
+def test_available_now_stops_where_the_streams_ended(broker: Node, queues: DeclareAll) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 30)
     one = StreamDriver(options_of(broker, names, startingOffsets="earliest", maxMessagesPerTrigger=20))
@@ -125,7 +126,7 @@ def test_available_now_stops_where_the_streams_ended(broker: Node, queues: Decla
 
 
 @pytest.mark.rabbitmq("streams")
-def test_long_ranges_are_read_in_pieces(broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_ranges_are_read_in_pieces(broker: Node, queues: DeclareAll, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 64)
     names = queues(1, arguments=STREAM)
     fill(broker, names, 500)
@@ -140,7 +141,7 @@ def test_long_ranges_are_read_in_pieces(broker: Node, queues: Declare, monkeypat
 
 
 @pytest.mark.rabbitmq("streams")
-def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, queues: Declare) -> None:
+def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, queues: DeclareAll) -> None:
     arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
     names = queues(1, arguments=arguments)
     one = StreamDriver(options_of(broker, names, startingOffsets="earliest", pollTimeoutMs=500))
@@ -165,7 +166,7 @@ def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, que
 
 
 @pytest.mark.rabbitmq("streams")
-def test_a_gap_is_crossed_at_once(broker: Node, queues: Declare) -> None:
+def test_a_gap_is_crossed_at_once(broker: Node, queues: DeclareAll) -> None:
     """However few messages a batch may have."""
     arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
     names = queues(1, arguments=arguments)
@@ -192,7 +193,7 @@ def test_a_gap_is_crossed_at_once(broker: Node, queues: Declare) -> None:
 
 @pytest.mark.rabbitmq("streams")
 @pytest.mark.parametrize("strict", ["true", "false"])
-def test_silence_is_no_loss(strict: str, broker: Node, queues: Declare) -> None:
+def test_silence_is_no_loss(strict: str, broker: Node, queues: DeclareAll) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 10)
     options = source_options(options_of(broker, names, failOnDataLoss=strict, pollTimeoutMs=100, connectRetries=1))
@@ -205,7 +206,7 @@ def test_silence_is_no_loss(strict: str, broker: Node, queues: Declare) -> None:
 @pytest.mark.rabbitmq("streams")
 @pytest.mark.parametrize("body", [0, 1000, 150_000])
 def test_a_range_has_one_consumer_and_pieces_of_bounded_size(
-    body: int, broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+    body: int, broker: Node, queues: DeclareAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streamrange, "_WINDOW", 10)
     opened: list[Any] = []
@@ -226,7 +227,7 @@ def test_a_range_has_one_consumer_and_pieces_of_bounded_size(
 
 @pytest.mark.rabbitmq("streams")
 def test_a_lost_connection_costs_no_row_and_repeats_none(
-    broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 40)
     monkeypatch.setattr(streamrange, "_WINDOW", 20)
@@ -284,7 +285,7 @@ def test_offsets_that_are_no_messages_are_no_loss(speaking: Node) -> None:
 
 
 @pytest.mark.rabbitmq("streams")
-def test_a_stream_that_retention_emptied_is_as_it_was(broker: Node, queues: Declare) -> None:
+def test_a_stream_that_retention_emptied_is_as_it_was(broker: Node, queues: DeclareAll) -> None:
     arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
     names = queues(1, arguments=arguments)
     one = StreamDriver(options_of(broker, names, pollTimeoutMs=300))
@@ -306,7 +307,7 @@ def test_a_stream_that_retention_emptied_is_as_it_was(broker: Node, queues: Decl
 
 
 @pytest.mark.rabbitmq("streams")
-def test_a_stream_made_anew_is_an_error(broker: Node, queues: Declare) -> None:
+def test_a_stream_made_anew_is_an_error(broker: Node, queues: DeclareAll) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 10)
     one = StreamDriver(options_of(broker, names))
@@ -322,7 +323,7 @@ def test_a_stream_made_anew_is_an_error(broker: Node, queues: Declare) -> None:
 
 
 @pytest.mark.rabbitmq("streams")
-def test_the_end_of_a_stream_is_found_while_producers_never_pause(broker: Node, queues: Declare) -> None:
+def test_the_end_of_a_stream_is_found_while_producers_never_pause(broker: Node, queues: DeclareAll) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 5)
     over = threading.Event()
@@ -348,7 +349,7 @@ def test_the_end_of_a_stream_is_found_while_producers_never_pause(broker: Node, 
 
 @pytest.mark.rabbitmq("streams")
 def test_an_end_that_a_slow_broker_did_not_tell_is_no_loss(
-    broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 10)
@@ -360,7 +361,7 @@ def test_an_end_that_a_slow_broker_did_not_tell_is_no_loss(
 
 @pytest.mark.rabbitmq("streams")
 def test_latest_is_the_end_however_slow_the_broker(
-    broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 10)
@@ -370,7 +371,7 @@ def test_latest_is_the_end_however_slow_the_broker(
 
 
 @pytest.mark.rabbitmq("streams")
-def test_a_query_goes_on_with_fewer_streams(broker: Node, queues: Declare) -> None:
+def test_a_query_goes_on_with_fewer_streams(broker: Node, queues: DeclareAll) -> None:
     names = queues(2, arguments=STREAM)
     fill(broker, names, 5)
     both = StreamDriver(options_of(broker, names))
@@ -401,7 +402,7 @@ def test_ranges_are_split_only_when_allowed() -> None:
 
 
 @pytest.mark.rabbitmq("streams")
-def test_a_stream_is_read_from_a_moment_on(broker: Node, queues: Declare) -> None:
+def test_a_stream_is_read_from_a_moment_on(broker: Node, queues: DeclareAll) -> None:
     names = queues(2, arguments=STREAM)
     fill(broker, names, 20)
     # A chunk has a time in milliseconds, of which the broker is asked for whole seconds.
@@ -431,7 +432,7 @@ def batch(options: dict[str, str]) -> list[list[dict[str, Any]]]:
     return [[row for found in reader.read(part) for row in found.to_pylist()] for part in reader.partitions()]
 
 
-def test_queues_are_browsed_and_keep_their_messages(broker: Node, queues: Declare) -> None:
+def test_queues_are_browsed_and_keep_their_messages(broker: Node, queues: DeclareAll) -> None:
     names = queues(2)
     expected = running.fill(broker, names, 30)
     options = {"url": broker.url, "queues": json.dumps({names[0]: 2, names[1]: 1})}
@@ -443,7 +444,7 @@ def test_queues_are_browsed_and_keep_their_messages(broker: Node, queues: Declar
     assert all(row["redelivered"] for row in few[0])
 
 
-def test_browsed_rows_may_be_split_and_stay_with_their_queue(broker: Node, queues: Declare) -> None:
+def test_browsed_rows_may_be_split_and_stay_with_their_queue(broker: Node, queues: DeclareAll) -> None:
     names = queues(2)
     running.fill(broker, names, 10)
     options = {"url": broker.url, "queues": ",".join(names), "pollTimeoutMs": "300", "numPartitions": "2"}
@@ -453,13 +454,13 @@ def test_browsed_rows_may_be_split_and_stay_with_their_queue(broker: Node, queue
     assert [[row["queue"] for row in part] for part in parts] == [[names[0], names[0], names[1], names[1]]] * 2
 
 
-def test_empty_queues_have_no_rows(broker: Node, queues: Declare) -> None:
+def test_empty_queues_have_no_rows(broker: Node, queues: DeclareAll) -> None:
     names = queues(2)
     assert batch({"url": broker.url, "queues": ",".join(names)}) == []
 
 
 @pytest.mark.rabbitmq("streams")
-def test_streams_are_read_between_offsets(broker: Node, queues: Declare) -> None:
+def test_streams_are_read_between_offsets(broker: Node, queues: DeclareAll) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 40)
     [whole] = batch(options_of(broker, names))

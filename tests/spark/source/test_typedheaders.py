@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import pika
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.declare import DeclareAll
 from support.rabbitmq import Node
 from support.spark.queries import Rows, drain, load
 from support.spark.running import options_of
 from support.wiretables import SIZES, Encoded, field, packed, table, written
 
 from fairsched.spark.source.typedheaders import typed_headers
-
-Declare = Callable[..., list[str]]
 
 #: Name, type, the bytes on the wire after the type, and the value.
 VECTORS: list[tuple[str, str, bytes, bytes | None]] = [
@@ -96,7 +94,7 @@ def test_what_is_no_table_is_null(headers: bytes) -> None:
 
 
 @pytest.mark.timeout(280)
-def test_a_query_has_them_in_their_order(spark: Any, broker: Node, queues: Declare, tmp_path: Path) -> None:
+def test_a_query_has_them_in_their_order(spark: Any, broker: Node, queues: DeclareAll, tmp_path: Path) -> None:
     from fairsched.spark import register
 
     register(spark)

@@ -7,15 +7,14 @@ from collections.abc import Callable
 
 import pika
 import pytest
+from support.declare import DeclareAll
 from support.rabbitmq import Node
 from support.spark.running import Driver
 from support.wiretables import LATE, LATIN, Encoded, field, table
 
-Declare = Callable[..., list[str]]
-
 
 @pytest.mark.parametrize("size", [3, 300_000])
-def test_no_header_stops_a_query(size: int, broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_no_header_stops_a_query(size: int, broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     [name] = queues(1)
     headers = table(LATE, LATIN, field(b"half", b"d", struct.pack(">d", 0.5)), field(b"n", b"F", table(LATIN)))
     with broker.connect() as channel:
@@ -29,7 +28,9 @@ def test_no_header_stops_a_query(size: int, broker: Node, queues: Declare, drive
 
 
 @pytest.mark.parametrize("size", [3, 300_000])
-def test_no_routing_key_stops_a_query(size: int, broker: Node, queues: Declare, driver: Callable[..., Driver]) -> None:
+def test_no_routing_key_stops_a_query(
+    size: int, broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
+) -> None:
     [name] = queues(1)
     with broker.connect() as channel:
         channel.exchange_declare(f"{name}-all", "fanout")

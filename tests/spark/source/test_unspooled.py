@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.rabbitmq import Node, eventually
+from support.declare import DeclareAll
+from support.rabbitmq import Node
 from support.spark.running import Driver, bodies, fill, options_of
+from support.waiting import eventually
 
 from fairsched.errors import ConnectionFailed
 from fairsched.spark.source import partition
 from fairsched.spark.source.queues import QueuesReader
-
-Declare = Callable[..., list[str]]
 
 
 def drive(broker: Node, names: list[str], reader: type[QueuesReader] = QueuesReader, **more: object) -> Driver:
     return Driver(options_of(broker, dict.fromkeys(names, 1), None, planningIntervalMs=0, **more), reader)
 
 
-def test_everything_is_read_once_without_a_spool(broker: Node, queues: Declare) -> None:
+def test_everything_is_read_once_without_a_spool(broker: Node, queues: DeclareAll) -> None:
     names = queues(3)
     expected = fill(broker, names, 100)
     one = drive(broker, names, maxMessagesPerTrigger=120, numPartitions=2)
@@ -33,7 +32,7 @@ def test_everything_is_read_once_without_a_spool(broker: Node, queues: Declare) 
 
 
 def test_a_task_that_dies_loses_what_it_was_shown_last_and_no_more(
-    broker: Node, queues: Declare, monkeypatch: pytest.MonkeyPatch
+    broker: Node, queues: DeclareAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "SEGMENT_MESSAGES", 30)
     [name] = queues(1)
@@ -52,7 +51,7 @@ def test_a_task_that_dies_loses_what_it_was_shown_last_and_no_more(
     assert len(again) == 70
 
 
-def test_what_may_not_have_been_acknowledged_is_not_shown(broker: Node, queues: Declare) -> None:
+def test_what_may_not_have_been_acknowledged_is_not_shown(broker: Node, queues: DeclareAll) -> None:
     [name] = queues(1)
     expected = fill(broker, [name], 50)
 
@@ -75,7 +74,7 @@ def test_what_may_not_have_been_acknowledged_is_not_shown(broker: Node, queues: 
     other.close()
 
 
-def test_a_query_needs_no_spool(broker: Node, queues: Declare, spark: Any, tmp_path: Any) -> None:
+def test_a_query_needs_no_spool(broker: Node, queues: DeclareAll, spark: Any, tmp_path: Any) -> None:
     from fairsched.spark import register
 
     names = queues(2)

@@ -172,7 +172,7 @@ class Link:
 
 
 class ChannelState:
-    """What the runner knows of a channel of a session."""
+    """The runner's knowledge of a channel of a session."""
 
     def __init__(self) -> None:
         #: Delivery tags to settle, each with the one up to which several are settled.

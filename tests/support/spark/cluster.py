@@ -16,7 +16,7 @@ from support.spark.session import start
 
 
 def whence(_rows: Any) -> Any:
-    """Where an executor has the compiled engine from, and what it computes."""
+    """Return where an executor has the compiled engine from, and what it computes."""
     import fairsched._core as core
 
     yield core.__file__, core.Dwrr({"a": 1}).names[0]

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from support.rabbitmq import eventually
 from support.spark.queries import Rows, query
+from support.waiting import eventually
 
 
 def failure(frame: Any, checkpoint: Path, why: str, rows: Rows | None = None) -> str:

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from support.rabbitmq import eventually
 from support.spark.faulty import FaultySource
 from support.spark.queries import into_files, load
 from support.spark.refusing import refusing, stopping, watch_reading
 from support.spark.session import start
+from support.waiting import eventually
 
 
 def main() -> None:

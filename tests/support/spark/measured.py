@@ -1,4 +1,4 @@
-"""What Spark's workers hold while one of them reads one large partition: the driver of a query measures its own.
+"""Memory and files of Spark's workers that read one large partition: the driver of a query measures its own.
 
 Usage: measured.py SMALL LARGE FOLDER, options of a source of a few messages and of the large one; prints JSON.
 """

@@ -17,7 +17,7 @@ from support.spark.smallframes import cases
 
 
 def whence(_rows: Any) -> Any:
-    """Where an executor's Python is, and where that has its modules from."""
+    """Return where an executor's Python is, and where that has its modules from."""
     import sys
 
     import pyarrow as pa

@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """What its first line names it."""
+        """Return the name in its first line."""
         found = re.match(r"# (\w+\.\w+)\n", self.code)
         return found and found[1]
 

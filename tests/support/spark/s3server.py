@@ -39,7 +39,7 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads s3fs here, in whatever process."""
+        """Return the options that lead s3fs here, in any process."""
         return {
             "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{self.port}",
             "AWS_ACCESS_KEY_ID": "reader",

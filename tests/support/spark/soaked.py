@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.rabbitmq import eventually
 from support.spark.queries import load, query
 from support.spark.session import start
+from support.waiting import eventually
 
 from fairsched.spark import register
 

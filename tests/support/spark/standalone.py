@@ -10,8 +10,9 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from support.rabbitmq import eventually, free_ports
+from support.rabbitmq import free_ports
 from support.spark.home import brief_jvm
+from support.waiting import eventually
 
 _HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"

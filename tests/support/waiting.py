@@ -1,0 +1,31 @@
+"""Wait for a condition that another thread, process or server is about to bring about."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+SOON = 60.0  # a deadline for what happens at once, unless it never does
+
+
+def eventually(condition: Callable[[], object], timeout: float = 30.0, what: str = "", every: float = 0.01) -> None:
+    """Return once `condition()` is true; fail when that takes longer than `timeout` seconds."""
+    pause = threading.Event()
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what or condition}"
+        pause.wait(every)
+
+
+def reach(condition: Callable[[], object], what: str = "") -> None:
+    """Wait for another thread of this process, and check every half millisecond."""
+    eventually(condition, SOON, what, every=0.0005)
+
+
+async def reach_in_loop(condition: Callable[[], object]) -> None:
+    """Wait for another thread, and check in every turn of the event loop."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  # threads change what is waited for, and tell no event
+            await asyncio.sleep(0)
