@@ -105,15 +105,12 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "codel": {
         "file": (
-            {"target": "100ms", "interval": 1, "law": "linux"},
-            {"target": 0.1, "interval": 1.0, "law": "linux"},
+            {"target": "100ms", "interval": 1, "law": "linux", "requeue": False},
+            {"target": 0.1, "interval": 1.0, "law": "linux", "requeue": False},
         ),
-        "environment": ("target=50ms,min_backlog=0", {"target": 0.05, "min_backlog": 0}),
+        "environment": ("target=50ms,min_backlog=0,budget=9", {"target": 0.05, "min_backlog": 0, "budget": 9}),
         "argument": ("20ms", {"target": 0.02}),
     },
-    "codel_requeue": {"file": (False, False), "environment": ("off", False), "argument": (True, True)},
-    "codel_budget": {"file": (1, 1), "environment": ("0", 0), "argument": (7, 7)},
-    "codel_when_alone": {"file": (True, True), "environment": ("yes", True), "argument": (False, False)},
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
     "share_group": {"file": ("g", "g"), "environment": ("off", "off"), "argument": ("h", "h")},
@@ -309,8 +306,6 @@ BAD = [
     ("weights", ["a"], "weights"),
     ("default_weight", float("nan"), "at least 1"),
     ("on_error", "drop", "one of requeue, reject, dead-letter"),
-    ("codel_requeue", "maybe", "true or false"),
-    ("codel_budget", -1, "at least 0"),
     ("shutdown_timeout", "5 weeks", "such as 100us, 4ms or 1.5s"),
     ("shutdown_timeout", -1, "such as 100us"),
     ("decode", "xml", "'off', or one of json"),
@@ -432,9 +427,6 @@ def test_consumer_options_are_what_was_set() -> None:
     options = everything().consumer_options()
     assert repr(options.pop("codel")) == repr(CoDel(0.02))
     assert options == {
-        "codel_requeue": True,
-        "codel_budget": 7,
-        "codel_when_alone": False,
         "prefetch": 10,
         "target_delay": 0.3,
         "max_buffer_bytes": 3000,
@@ -469,12 +461,12 @@ def test_prefetch_by_measuring() -> None:
 
 
 def test_the_table_of_codel_becomes_a_law() -> None:
-    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux"
-    others = {"codel_requeue": "off", "codel_budget": "7", "codel_when_alone": "TRUE"}
-    settings = Settings(codel=text, **others)
+    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux, requeue=off, budget=7, when_alone=TRUE"
+    settings = Settings(codel=text)
     options = settings.consumer_options()
-    assert repr(options.pop("codel")) == repr(CoDel(0.05, 1.0, min_backlog=2, max_returns=5, law="linux"))
-    assert options == {"codel_requeue": False, "codel_budget": 7, "codel_when_alone": True}
+    law = CoDel(0.05, 1.0, min_backlog=2, max_returns=5, law="linux", requeue=False, budget=7, when_alone=True)
+    assert repr(options.pop("codel")) == repr(law)
+    assert options == {}
     found = pickle.loads(pickle.dumps(settings))
     assert found == settings
     assert hash(found) == hash(settings)
@@ -525,7 +517,11 @@ def test_refused_limits_of_tenants() -> None:
         (True, "codel must be 'off', or a duration, or a table"),
         ({"target": "5ms", "limit": 3}, "unknown 'limit'; there are target, interval"),
         ("target=5ms,law=codel", "law must be one of 'rfc'"),
-        ("target=5ms,requeue=no", "unknown 'requeue'; there are target, interval"),
+        ("target=5ms,requeue=maybe", "codel must be 'off', or a duration, or a table of target, interval"),
+        ("target=5ms,budget=-1", "codel must be 'off', or a duration, or a table of target, interval"),
+        (f"budget={2**62}", "budget must be an integer of 0 or more, of at most"),
+        ({"min_backlog": 2**62}, "min_backlog must be an integer of 0 or more, of at most"),
+        ("target=5ms,return=no", "unknown 'return'; there are target, interval"),
         ("target=1500us,law=queueing-consumer", "target must be a whole number of milliseconds"),
         ("min_backlog=-1", "codel must be"),
     ],

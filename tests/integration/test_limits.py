@@ -211,7 +211,7 @@ def test_failures_and_what_codel_returns_leave_their_places(broker: Node, new_qu
 
     consumer = Consumer(
         broker.url, [queue], limit=Limit(2, rate=1e6, burst=100), workers=3, on_error="reject",
-        codel=CoDel(1e-6, 1e-3), codel_requeue=False,
+        codel=CoDel(1e-6, 1e-3, requeue=False),
     )  # fmt: skip
     thread = threading.Thread(target=consumer.run, args=(handle,))
     thread.start()

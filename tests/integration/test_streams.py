@@ -89,9 +89,8 @@ def test_what_is_buffered_at_a_stop_makes_no_trouble(
 def test_codel_lets_go_of_messages_of_a_stream(broker: Node, stream: str) -> None:
     broker.publish(stream, numbered(400), commit=False)
     handled: list[bytes] = []
-    law = CoDel(target=0.001, interval=0.002)
-    options = {"codel": law, "codel_when_alone": True, "codel_budget": 1000}
-    consumer = Consumer(broker.url, [Queue(stream, prefetch=100, offset="first")], **options)
+    law = CoDel(target=0.001, interval=0.002, when_alone=True, budget=1000)
+    consumer = Consumer(broker.url, [Queue(stream, prefetch=100, offset="first")], codel=law)
     pause = threading.Event()
 
     def handle(message: Any) -> None:

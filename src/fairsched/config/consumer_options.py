@@ -172,13 +172,7 @@ class ConsumerOptions:
     codel : CoDel, optional
         Return messages to the broker that were buffered for too long. CoDel decides, separately for each slot, about
         every message that is about to be handled. One pull returns at most 10 messages of a slot, unless `max_returns`
-        of the `CoDel` is set, and never the last buffered one.
-    codel_requeue : bool
-        True returns such a message to its queue, for another consumer; False dead-letters it, or drops it.
-    codel_budget : int
-        Maximum number of returns of one message.
-    codel_when_alone : bool
-        Whether messages are returned even if their queue has no other consumer.
+        of the `CoDel` is set, and never the last buffered one. `CoDel` has the other parameters.
     shutdown_timeout : float
         Maximum duration of a stop in seconds. A fifth of it, at most 2 s, is reserved for closing the connection; the
         rest is for messages that are buffered, running or deferred.
@@ -374,23 +368,8 @@ class ConsumerOptions:
             or_off(values.CODEL),
             "TARGET|NAME=VALUE,...|off",
             "Return messages to the broker that were buffered in this process longer than TARGET (a duration). "
-            "Names: target, interval, min_backlog, max_returns, law.",
+            "Names: target, interval, min_backlog, max_returns, law, requeue, budget, when_alone.",
             unset="off",
-        ),
-    )
-    codel_requeue: bool = field(
-        default=True,
-        metadata=_row(
-            values.flag(), "true|false", "Requeue the messages that codel returns; false dead-letters them instead."
-        ),
-    )
-    codel_budget: int = field(
-        default=3, metadata=_row(values.whole(least=0), "N", "How often codel may return the same message.")
-    )
-    codel_when_alone: bool = field(
-        default=False,
-        metadata=_row(
-            values.flag(), "true|false", "Let codel return messages even if their queue has no other consumer."
         ),
     )
     shutdown_timeout: float = field(

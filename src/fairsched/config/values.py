@@ -214,6 +214,9 @@ _CODEL: dict[str, Callable[[Any], Any]] = {
     "min_backlog": lambda value: _whole(value, least=0),
     "max_returns": _whole,
     "law": lambda value: value.strip() if isinstance(value, str) else value,
+    "requeue": _flag,
+    "budget": lambda value: _whole(value, least=0),
+    "when_alone": _flag,
 }
 
 
@@ -236,7 +239,7 @@ def _codel(value: Any) -> FrozenMapping[str, Any]:
     table = {name: read(value[name]) for name, read in _CODEL.items() if name in value}
     try:
         CoDel(**table)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ConfigurationError(str(error)) from None
     return FrozenMapping(table)
 

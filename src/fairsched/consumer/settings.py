@@ -22,7 +22,7 @@ from fairsched.consumer.handling.retries import delay_queue
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
-from fairsched.consumer.requeueing.shedding import shedding_rules
+from fairsched.consumer.requeueing.shedding import checked_codel
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
 from fairsched.scheduling.limit import Limit
@@ -76,8 +76,8 @@ class ConsumerSettings:
         The `on_error` of each queue that has its own.
     retries : dict of str to Retry
         Of each queue whose messages are retried.
-    shedding : SheddingRules or None
-        What happens to messages that wait here too long.
+    codel : CoDel or None
+        Which messages wait here too long, and what happens to them.
     limits : dict
         Limit of each queue that has one, or of each tenant for which something is said; None: none.
     bands : dict
@@ -130,10 +130,7 @@ class ConsumerSettings:
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
-        self.shedding = shedding_rules(
-            options.codel, options.codel_requeue, options.codel_budget, options.codel_when_alone,
-            ordered=options.ordering_key is not None,
-        )  # fmt: skip
+        self.codel = checked_codel(options.codel, ordered=options.ordering_key is not None)
 
     def _quanta(self) -> tuple[dict[Hashable, int], int | None]:
         """Return the quanta of the slots that are known, and that of any other."""
@@ -234,8 +231,8 @@ class ConsumerSettings:
     @property
     def asked(self) -> tuple[str, ...]:
         """The queues whose consumers the broker is asked to count, because CoDel requeues only if there is another."""
-        rules = self.shedding
-        return tuple(self.windows) if rules and rules.requeue and not rules.when_alone else ()
+        codel = self.codel
+        return tuple(self.windows) if codel and codel.requeue and not codel.when_alone else ()
 
     @property
     def priorities(self) -> list[int]:
