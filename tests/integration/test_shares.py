@@ -66,9 +66,7 @@ def test_tenants_by_header_share_by_weight(broker: Node, new_queue: Declare) -> 
         headers = {"tenant": tenant} if tenant else None
         broker.publish(queue, numbered(400), headers=headers)
     order: list[str] = []
-    consumer = Consumer(
-        broker.url, [queue], prefetch=1200, key="header:tenant", weights={"gold": 6, "free": 2}, default_weight=2
-    )
+    consumer = Consumer(broker.url, [queue], prefetch=1200, key="header:tenant", tenants={"gold": 6, "*": 2})
     buffered = threading.Event()
 
     def handler(message: object) -> None:

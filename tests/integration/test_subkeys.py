@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.rabbitmq import Node, eventually, numbered
 
-from fairsched import Consumer, Limit, aio
+from fairsched import Consumer, Limit, Tenant, aio
 
 Declare = Callable[..., str]
 
@@ -42,7 +42,7 @@ def test_a_flood_of_one_user_delays_no_other_and_nobody_gains_by_splitting(
     publish(broker, queue, "sybil", {f"user-{number}": 3 for number in range(100)})
     publish(broker, queue, "gold", {"me": 200})
     consumer = Consumer(
-        broker.url, [queue], key="header:tenant", weights={"gold": 2}, subkey=subkey, prefetch=1000, fast=fast
+        broker.url, [queue], key="header:tenant", tenants={"gold": 2}, subkey=subkey, prefetch=1000, fast=fast
     )
     with consumer:
         eventually(lambda: consumer.stats()["received"] == 806)
@@ -119,7 +119,9 @@ def test_nothing_is_lost_or_out_of_order_when_a_consumer_with_limits_stops(
     guard = threading.Lock()
 
     def consume() -> None:
-        options: dict[str, Any] = {"ordering_key": "header:user"} if ordered else {"limit": Limit(1)}
+        options: dict[str, Any] = (
+            {"ordering_key": "header:user"} if ordered else {"tenants": {"*": Tenant(limit=Limit(1))}}
+        )
         consumer = Consumer(
             broker.url, [queue], key="header:tenant", subkey="header:user", workers=3, prefetch=100, **options
         )

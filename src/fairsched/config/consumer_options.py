@@ -12,7 +12,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.config import values
 from fairsched.config.durations import format_duration
@@ -23,8 +23,8 @@ from fairsched.errors import ConfigurationError
 if TYPE_CHECKING:
     from fairsched.config.queues import Queue
     from fairsched.config.retry import Retry
+    from fairsched.config.tenants import Tenant
     from fairsched.scheduling._codel import CoDel
-    from fairsched.scheduling.limit import Limit
 
 __all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "default_url", "did_you_mean"]
 
@@ -133,26 +133,17 @@ class ConsumerOptions:
         Like `key`: divide the share of a tenant (without `key`: of a queue) equally among its subkeys, by the same
         `cost`. A flood of one user then does not delay the other users of the same tenant, and the share of a tenant
         does not depend on its number of users. Messages without one belong to the subkey ``""``.
-    weights : mapping, optional
-        With `key`: weights of tenants.
-    default_weight : int
-        Weight of tenants that `weights` does not list.
+    tenants : mapping, optional
+        With `key`: by name of a tenant, its weight or a `Tenant`, with its weight, limit and strict band. The name
+        ``"*"`` stands for all other tenants, which have weight 1 and no limit by default. Messages above a limit stay
+        buffered, and the others are handled. Buffered messages of a tenant fill the window of the queue, which it
+        shares with other tenants, so limits need a larger `prefetch`. No limits with an `ordering_key` and more than
+        one worker. For queues, use `queues`.
     share_group : str, optional
         Consumers of the same group on the same broker keep the shares together: each tells the others once a second
         what it served, and charges its queues or tenants for what other consumers served them. Without it, each
         consumer is fair to its own messages only. All consumers of a group need the same `cost`, and weights in the
         same unit.
-    limit : Limit, optional
-        How many messages of each tenant (without `key`: of each queue) are handled at a time, and how fast. Messages
-        above the limit stay buffered, and the others are handled. Buffered messages of a tenant that shares its queue
-        with others fill the window, which needs a larger `prefetch`. Not with an `ordering_key` and more than one
-        worker.
-    limits : mapping, optional
-        With `key`: limits of individual tenants, in place of `limit`; False: no limit. For queues, use `queues`.
-    bands : mapping, optional
-        With `key`: strict bands of tenants, from 0 to 7; the default is band 4. While a message of one band is
-        buffered, no messages of later bands are handed to a handler, for as long as that lasts. For queues, use
-        `queues`.
     sparse_boost : bool
         Whether a tenant (without `key`: a queue) without buffered messages for a round has its next turn before the
         others, at most once a round.
@@ -284,11 +275,15 @@ class ConsumerOptions:
             unset="off",
         ),
     )
-    weights: Mapping[Any, int] | None = field(
-        default=None, metadata=_row(values.WEIGHTS, "NAME=WEIGHT,...", "With key: weights of tenants.", unset="none")
-    )
-    default_weight: int = field(
-        default=1, metadata=_row(values.whole(), "N", "Weight of tenants that weights does not list.")
+    tenants: Mapping[Any, int | Tenant | Mapping[str, Any]] | None = field(
+        default=None,
+        metadata=_row(
+            values.TENANTS,
+            "NAME=WEIGHT,...|JSON",
+            "With key: the weight of each tenant, or a table of its weight, limit and band; the name * stands for all "
+            "other tenants.",
+            unset="weight 1 each",
+        ),
     )
     share_group: str | None = field(
         default=None,
@@ -297,34 +292,6 @@ class ConsumerOptions:
             "NAME|off",
             "Keep shares fair across the consumers of this group; each sends a message per second through the broker.",
             unset="off",
-        ),
-    )
-    limit: Limit | None = field(
-        default=None,
-        metadata=_row(
-            or_off(values.LIMIT),
-            "N|NAME=VALUE,...|off",
-            "How many messages of a queue (with key: of a tenant) may be in hand at a time, and how fast they are "
-            "handed out. Names: concurrency, rate (such as 10/s or 100/m), burst.",
-            unset="off",
-        ),
-    )
-    limits: Mapping[Any, Limit | Literal[False]] | None = field(
-        default=None,
-        metadata=_row(
-            values.LIMITS,
-            "NAME=N,...|JSON",
-            "With key: limits of individual tenants, in place of limit; off: no limit.",
-            unset="none",
-        ),
-    )
-    bands: Mapping[Any, int] | None = field(
-        default=None,
-        metadata=_row(
-            values.BANDS,
-            "NAME=BAND,...",
-            "With key: strict bands of tenants, from 0 (served first) to 7; the default is band 4.",
-            unset="none",
         ),
     )
     sparse_boost: bool = field(

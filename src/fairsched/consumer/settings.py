@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
@@ -15,7 +15,8 @@ from fairsched.config.consumer_options import TARGET_DELAY, ConsumerOptions
 from fairsched.config.pools import as_pools
 from fairsched.config.queues import Queue, as_queues
 from fairsched.config.retry import Retry
-from fairsched.config.weights import normalise, tenant_quanta
+from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
+from fairsched.config.weights import check_weight, normalise, quanta_of
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handling.decoding import Decoder
 from fairsched.consumer.handling.retries import delay_queue
@@ -57,7 +58,9 @@ class ConsumerSettings:
     weights : dict
         Weight per queue, as given.
     tenants : dict
-        Weight per tenant, as given.
+        The `Tenant` of each name, as given, with its weight.
+    others : Tenant
+        The weight and limit of all other tenants.
     quanta : dict
         Quantum per slot that is known beforehand: queues, or tenants with a weight.
     default_quantum : int or None
@@ -79,7 +82,9 @@ class ConsumerSettings:
     codel : CoDel or None
         Which messages wait here too long, and what happens to them.
     limits : dict
-        Limit of each queue that has one, or of each tenant for which something is said; None: none.
+        Limit of each queue or tenant that has a limit of its own; None: no limit, in place of `default_limit`.
+    default_limit : Limit or None
+        Limit of each tenant that has none of its own.
     bands : dict
         Band of each queue or tenant for which one is said.
     pools : tuple of Pool
@@ -115,11 +120,14 @@ class ConsumerSettings:
         self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
-        self.queues, self.tenants = as_queues(options.queues), dict(options.weights or {})
+        self.queues = as_queues(options.queues)
+        self.tenants, self.others = as_tenants(options.tenants)
+        if options.tenants is not None and self.key is None:
+            raise ConfigurationError("tenants= needs key=; queues have weights, limits and bands in queues=")
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
         self.quanta, self.default_quantum = self._quanta()
         _check_quanta(self.quanta)
-        self.limits = self._limits()
+        self.limits, self.default_limit = self._limits(), self.others.limit or None
         self.bands = self._bands()
         _check_lanes(self)
         self.default_prefetch = options.prefetch is None
@@ -134,41 +142,31 @@ class ConsumerSettings:
 
     def _quanta(self) -> tuple[dict[Hashable, int], int | None]:
         """Return the quanta of the slots that are known, and that of any other."""
-        options, unit = self.options, self.cost.unit
+        unit = self.cost.unit
         if self.key is not None:
-            return tenant_quanta(self.tenants, options.default_weight, unit)
-        if options.weights is not None:
-            raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
+            assert self.others.weight is not None
+            return quanta_of(weights_of(self.tenants), self.others.weight, unit)
         return {name: weight * unit for name, weight in normalise(self.weights).items()}, None
 
     def _limits(self) -> dict[Hashable, Limit | None]:
-        """Return what is said of the limits of slots."""
-        options = self.options
-        own: dict[Hashable, Limit | Literal[False] | None] = {name: one.limit for name, one in self.queues.items()}
-        if self.key is not None:
-            told = [name for name, one in own.items() if one is not None]
-            if told:
-                raise ConfigurationError(
-                    f"limit of queue {told[0]!r} is for consumers without key=, which limits tenants: use limits="
-                )
-            own = dict(options.limits or {})
-        elif options.limits is not None:
-            raise ConfigurationError("limits= are limits of tenants and need key=; queues take theirs in queues=")
-        return {name: one or None for name, one in own.items() if one is not None}
+        """Return the limits that queues or tenants have of their own."""
+        self._refuse_of_queues("limit")
+        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
+        return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
 
     def _bands(self) -> dict[Hashable, int]:
-        """Return what is said of the bands of slots."""
-        own: dict[Hashable, int] = {name: one.band for name, one in self.queues.items() if one.band is not None}
-        if self.key is not None:
-            if own:
-                raise ConfigurationError(
-                    f"band of queue {next(iter(own))!r} is for consumers without key=, whose slots are tenants: use "
-                    "bands="
-                )
-            return dict(self.options.bands or {})
-        if self.options.bands is not None:
-            raise ConfigurationError("bands= are bands of tenants and need key=; queues take theirs in queues=")
-        return own
+        """Return the bands that queues or tenants have of their own."""
+        self._refuse_of_queues("band")
+        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
+        return {name: one.band for name, one in slots.items() if one.band is not None}
+
+    def _refuse_of_queues(self, option: str) -> None:
+        """Raise ConfigurationError if a queue has an option that, with a `key`, only tenants have."""
+        named = [name for name, queue in self.queues.items() if getattr(queue, option) is not None]
+        if named and self.key is not None:
+            raise ConfigurationError(
+                f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
+            )
 
     def _find_windows(self) -> None:
         """Set what a queue is served per round, and its window, by its weight."""
@@ -202,8 +200,9 @@ class ConsumerSettings:
         """
         found = copy.copy(self)
         if self.key is not None:
-            found.tenants = {**self.tenants, **changes}
             found.quanta = {**self.quanta, **{name: self._tenant_quantum(name, changes[name]) for name in changes}}
+            tenants = {name: replace(self.tenants.get(name, Tenant()), weight=changes[name]) for name in changes}
+            found.tenants = {**self.tenants, **tenants}
             _check_quanta(found.quanta)
             return found
         unknown = [name for name in changes if name not in self.weights]
@@ -217,14 +216,18 @@ class ConsumerSettings:
 
     def _tenant_quantum(self, name: object, weight: int) -> int:
         """Return the quantum of a tenant: that of tenants without a weight stays, so theirs is the scale."""
-        normalise({str(name): weight})  # for its checks
-        assert self.default_quantum is not None
-        quantum, rest = divmod(weight * self.default_quantum, self.options.default_weight)
-        if rest:
-            least = self.options.default_weight // math.gcd(self.default_quantum, self.options.default_weight)
+        check_weight(name, weight)
+        if name == OTHERS:
             raise ConfigurationError(
-                f"weight of {name!r} must be a multiple of {least}, as default_weight and the weights at the start "
-                f"are, got {weight}"
+                f"weight of {OTHERS!r}, all other tenants, cannot change while the consumer runs, got {weight}"
+            )
+        assert self.default_quantum is not None
+        assert self.others.weight is not None
+        quantum, rest = divmod(weight * self.default_quantum, self.others.weight)
+        if rest:
+            least = self.others.weight // math.gcd(self.default_quantum, self.others.weight)
+            raise ConfigurationError(
+                f"weight of {name!r} must be a multiple of {least}, as the weights at the start are, got {weight}"
             )
         return quantum
 
@@ -338,10 +341,10 @@ def _check_lanes(settings: ConsumerSettings) -> None:
             "ordering_key gives every worker its own lane, so none can have a higher priority than another; "
             f"workers must have one priority, got {', '.join(map(str, priorities))}"
         )
-    if settings.lanes > 1 and (settings.options.limit is not None or any(settings.limits.values())):
+    if settings.lanes > 1 and (settings.default_limit or any(settings.limits.values())):
         raise ConfigurationError(
-            f"ordering_key with workers={settings.workers} makes that many lanes, which do not know what of a "
-            f"{'queue' if settings.key is None else 'tenant'} is in hand in the others, so there can be no limit"
+            f"a limit cannot be combined with ordering_key and workers={settings.workers}: each worker has its own "
+            f"lane, and a {'queue' if settings.key is None else 'tenant'} cannot be limited across lanes"
         )
 
 
