@@ -36,7 +36,6 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "prefetch": {"file": ({"a": 7}, {"a": 7}), "environment": ("a=8,b=9", {"a": 8, "b": 9}), "argument": (10, 10)},
     "target_delay": {"file": ("50ms", 0.05), "environment": ("0.2", 0.2), "argument": (0.3, 0.3)},
     "max_buffer_bytes": {"file": (1000, 1000), "environment": ("2_000", 2000), "argument": (3000, 3000)},
-    "anticipation": {"file": ("0s", 0.0), "environment": ("20ms", 0.02), "argument": (1.5, 1.5)},
     "workers": {
         "file": ([{"size": 2}, {"size": 4, "priority": 10}], (Pool(4, priority=10), Pool(2))),
         "environment": ("2", 2),
@@ -111,7 +110,6 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "connection_name": {"file": ("a", "a"), "environment": ("b", "b"), "argument": ("c", "c")},
     "decode": {"file": ("json", "json"), "environment": ("off", "off"), "argument": ("JSON", "json")},
     "time_limit": {"file": ("30s", 30.0), "environment": ("off", "off"), "argument": (0.5, 0.5)},
-    "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
     "health_port": {"file": (8080, 8080), "environment": ("off", "off"), "argument": ("0", 0)},
     "metrics_port": {"file": (9191, 9191), "environment": ("off", "off"), "argument": ("0", 0)},
     "control": {"file": ("/a", "/a"), "environment": ("off", "off"), "argument": ("c", "c")},
@@ -280,7 +278,6 @@ BAD = [
     ("prefetch", "automatic", "'auto', a whole number"),
     ("target_delay", -1, "such as 100us"),
     ("max_buffer_bytes", 0, "at least 1"),
-    ("anticipation", 3601, "at most an hour"),
     ("workers", "many", "at least 1"),
     ("workers", "4:10,", "at least 1"),
     ("workers", "4:high", "at least 1"),
@@ -428,7 +425,6 @@ def test_consumer_options_are_what_was_set() -> None:
         "prefetch": 10,
         "target_delay": 0.3,
         "max_buffer_bytes": 3000,
-        "anticipation": 1.5,
         "workers": 3,
         "cost": "constant",
         "key": "queue",
@@ -444,7 +440,6 @@ def test_consumer_options_are_what_was_set() -> None:
         "connection_name": "c",
         "decode": "json",
         "time_limit": 0.5,
-        "fast": False,
     }
     assert type(everything().consumer_options()["tenants"]) is dict
 

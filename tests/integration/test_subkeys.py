@@ -41,9 +41,8 @@ def test_a_flood_of_one_user_delays_no_other_and_nobody_gains_by_splitting(
     publish(broker, queue, "acme", {"flood": 300, "ann": 3, "bob": 3})
     publish(broker, queue, "sybil", {f"user-{number}": 3 for number in range(100)})
     publish(broker, queue, "gold", {"me": 200})
-    consumer = Consumer(
-        broker.url, [queue], key="header:tenant", tenants={"gold": 2}, subkey=subkey, prefetch=1000, fast=fast
-    )
+    consumer = Consumer(broker.url, [queue], key="header:tenant", tenants={"gold": 2}, subkey=subkey, prefetch=1000)
+    consumer._client.settings.fast = fast
     with consumer:
         eventually(lambda: consumer.stats()["received"] == 806)
         why = consumer.explain("acme")

@@ -117,10 +117,6 @@ class ConsumerOptions:
     max_buffer_bytes : int, optional
         Limit on the bytes of unsettled messages, divided over the queues in proportion to their weights. A queue above
         its part receives no more until half of that part is settled. One message of each queue is always allowed.
-    anticipation : float, optional
-        Seconds per turn to wait for a queue whose turn it is, and that has no buffered message but a backlog at the
-        broker. The shares then hold even if the broker is slower than the handlers. By default four round trips, at
-        least 20 ms; 0: do not wait.
     workers : int, Pool or list of Pool
         Number of threads in which `run` calls the handler. With pools of different priorities, a pool helps only while
         all pools of higher priority are busy; not with an `ordering_key`.
@@ -182,10 +178,6 @@ class ConsumerOptions:
         Called by `run` in place of the handler, the first one outermost: ``middleware(message, call_next)`` returns
         ``call_next(message)``; `call_next` of the last one calls the handler. Coroutine functions for coroutine
         handlers.
-    fast : bool, optional
-        Whether compiled code reads the deliveries from the connection instead of pika. By default it does if it knows
-        the internals of the installed pika; otherwise pika reads them, and the log says once what is missing. True:
-        that is an error at the start. False: pika always reads them, which takes many times as long per message.
 
     Raises
     ------
@@ -232,15 +224,6 @@ class ConsumerOptions:
     max_buffer_bytes: int | None = field(
         default=None,
         metadata=_row(or_off(values.whole()), "N|off", "Limit on the bytes of unsettled messages.", unset="off"),
-    )
-    anticipation: float | None = field(
-        default=None,
-        metadata=_row(
-            values.duration(most=3600.0, limit="at most an hour: "),
-            "DURATION",
-            "How long to wait for a queue whose turn it is while its messages are in flight; 0: do not wait.",
-            unset="4 round trips, at least 20ms",
-        ),
     )
     workers: Workers = field(
         default=1,
@@ -376,15 +359,6 @@ class ConsumerOptions:
         ),
     )
     middleware: Sequence[Callable[..., Any]] = ()  # functions have no text, so it has no row
-    fast: bool | None = field(
-        default=None,
-        metadata=_row(
-            values.flag(),
-            "true|false",
-            "Read deliveries with compiled code instead of pika: true requires it, false disables it.",
-            unset="if pika allows it",
-        ),
-    )
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():

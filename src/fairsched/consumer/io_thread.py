@@ -137,7 +137,7 @@ class IOThread:
         self._connection = Connection(
             self._loop,
             settings.urls,
-            settings.options.fast,
+            settings.fast,
             connected=self._on_connected,
             disconnected=self._on_disconnected,
             refused=self._fail,

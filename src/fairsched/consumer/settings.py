@@ -109,6 +109,13 @@ class ConsumerSettings:
     O(number of queues and weights). Not changed once made: safe from any thread.
     """
 
+    #: Whether compiled code reads the deliveries from the connection instead of pika. None: if this version of pika
+    #: allows it; True: the start fails if it does not. Only tests set it.
+    fast: bool | None = None
+    #: Seconds per turn to wait for a queue whose messages are in flight; None: by the round trip. Only tests and
+    #: benchmarks set it.
+    anticipation: float | None = None
+
     @made_by(ConsumerOptions)
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
