@@ -78,7 +78,7 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "on_error": {
         "file": ("reject", "reject"),
-        "environment": ("Dead-Letter", "dead-letter"),
+        "environment": ("Requeue", "requeue"),
         "argument": ("requeue", "requeue"),
     },
     "retry": {
@@ -300,7 +300,7 @@ BAD = [
         "names of tenants with weights (whole numbers of at least 1) or with tables of weight, limit, band",
     ),
     ("tenants", {"*": float("nan")}, "at least 1"),
-    ("on_error", "drop", "one of requeue, reject, dead-letter"),
+    ("on_error", "dead-letter", "one of requeue, reject, got"),
     ("shutdown_timeout", "5 weeks", "such as 100us, 4ms or 1.5s"),
     ("shutdown_timeout", -1, "such as 100us"),
     ("decode", "xml", "'off', or one of json"),

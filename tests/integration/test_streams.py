@@ -47,7 +47,7 @@ def fail(message: Any) -> None:
     raise ValueError(message.body)
 
 
-@pytest.mark.parametrize("on_error", ["requeue", "reject", "dead-letter", lambda message, _error: message.nack(), None])
+@pytest.mark.parametrize("on_error", ["requeue", "reject", lambda message, _error: message.nack(), None])
 @pytest.mark.parametrize("known", [{"offset": "first"}, {"arguments": STREAM, "durable": True, "offset": 0}])
 def test_failures_are_acknowledged(broker: Node, stream: str, known: dict[str, Any], on_error: Any) -> None:
     broker.publish(stream, numbered(COUNT), commit=False)

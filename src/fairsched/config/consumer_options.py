@@ -146,12 +146,12 @@ class ConsumerOptions:
     ordering_key : str or callable, optional
         Like `key`: messages with the same ordering key, of one queue or tenant (and `subkey`), are handled in order and
         one at a time; `workers` handle different keys in parallel. Messages without one form a sequence of their own.
-    on_error : "requeue", "reject", "dead-letter" or callable
-        What happens to a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
-        dead-letters the message if the queue is set up for it, otherwise drops it. A callable gets
+    on_error : "requeue", "reject" or callable
+        What happens to a message whose handler raised. "reject" rejects it: the broker dead-letters the message if
+        the queue is set up for it, otherwise drops it. A callable gets
         ``(message, exception)`` and settles the message, which is requeued if the callable does not. "requeue" returns
         a message that always fails again and again, at first at once, then at intervals of up to 10 s; `retry` and
-        "dead-letter" avoid that. The delivery limit of a queue does not, from RabbitMQ 4.3 on, because it no longer
+        "reject" avoid that. The delivery limit of a queue does not, from RabbitMQ 4.3 on, because it no longer
         counts returned messages.
     retry : Retry, optional
         How often a message whose handler raised is retried, after a delay in a queue of the broker, and where it goes
@@ -297,8 +297,8 @@ class ConsumerOptions:
     on_error: str | Callable[[Any, Exception], object] = field(
         default="requeue",
         metadata=_row(
-            values.word("requeue", "reject", "dead-letter", or_function=True),
-            "requeue|reject|dead-letter",
+            values.word("requeue", "reject", or_function=True),
+            "requeue|reject",
             "What to do with a message whose handler raised an exception.",
         ),
     )

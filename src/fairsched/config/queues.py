@@ -20,7 +20,7 @@ from fairsched.scheduling.limit import Limit
 
 __all__ = ["Queue", "as_queues"]
 
-_POLICIES = ("requeue", "reject", "dead-letter")
+_POLICIES = ("requeue", "reject")
 _OFFSETS = ("first", "last", "next")
 
 
@@ -41,7 +41,7 @@ class Queue:
         Maximum number of unsettled messages of this queue, 1 to 65 535. It also bounds how many are handled at a time,
         so that a slow queue cannot occupy all workers. By default the consumer's prefetch; not with
         ``prefetch="auto"``.
-    on_error : "requeue", "reject", "dead-letter" or callable, optional
+    on_error : "requeue", "reject" or callable, optional
         What happens to a message whose handler raised; by default as for the consumer.
     retry : Retry or False, optional
         How such a message is retried; False: it is not. By default as for the consumer, unless `on_error` is given.
