@@ -62,7 +62,7 @@ FILE = """
 [source]
 {source}
 maxMessagesPerTrigger = 400
-pollTimeoutMs = 500
+pollTimeout = "500ms"
 numPartitions = 2
 
 [partition]
