@@ -69,7 +69,8 @@ def run(node: Node, service: float, anticipation: float | None) -> Run:
         # Twice its share: without the cure some take much more than theirs.
         node.publish(queue, [b"x" * 100] * (2 * (START + TOTAL) * quantum // WHOLE))
     meter = Meter(service)
-    consumer = Consumer(node.url, QUANTA, anticipation=anticipation)
+    consumer = Consumer(node.url, QUANTA)
+    consumer._client.settings.anticipation = anticipation
     consumer.run(lambda message: meter.handle(message.queue) or consumer.stop(now=True))
     return meter.result()
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from support.rabbitmq import Node
 
 PATH = Path(__file__).parents[1] / "docs" / "design" / "anticipation.svg"
-SIDES = {"passed over (anticipation=0)": 0.0, "waited for (the default)": None}
+SIDES = {"passed over": 0.0, "waited for (the default)": None}
 BAR, INK, GRID, GOOD, BAD = "#3b7dd8", "#222222", "#e3e6ea", "#2e7d4f", "#b3261e"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fairsched
 
-app = fairsched.App(on_error="dead-letter")
+app = fairsched.App(on_error="reject")
 
 
 @app.consumer("gold", weight=40, durable=True)

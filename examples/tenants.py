@@ -14,7 +14,7 @@ consumer = fairsched.Consumer(
     os.environ["FAIRSCHED_URL"],
     ["jobs"],
     key="header:tenant",
-    weights={"paying": 5},
+    tenants={"paying": 5},
     prefetch=1000,
     cost="time",
 )

@@ -15,6 +15,7 @@ from fairsched.amqp._publishing import Confirmation
 from fairsched.config.pools import Pool
 from fairsched.config.queues import Queue
 from fairsched.config.retry import Retry
+from fairsched.config.tenants import Tenant
 from fairsched.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -62,6 +63,7 @@ __all__ = [
     "QueueNotFound",
     "Retry",
     "ShutDown",
+    "Tenant",
     "TimeLimitExceeded",
     "UndecodableBody",
     "from_pika",

@@ -22,12 +22,8 @@ class ShutDown(FairschedError, _ShutDown):
     """The queue was shut down or closed: it accepts no more items, or is empty."""
 
 
-class ExistingExclusiveConsumer(FairschedError):
-    """The PullQueue has an exclusive subscription, so no other one can be added."""
-
-
-class ExistingConsumerPreventsExclusive(FairschedError):
-    """The subscription cannot be exclusive, because the PullQueue has other ones."""
+class ExclusiveSubscription(FairschedError):
+    """A PullQueue with an exclusive subscription has no other ones; the message says which are in the way."""
 
 
 class ConfigurationError(FairschedError, ValueError):

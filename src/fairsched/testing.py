@@ -131,7 +131,7 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
 
     Examples
     --------
-    >>> consumer = FakeConsumer(on_error="dead-letter")
+    >>> consumer = FakeConsumer(on_error="reject")
     >>> good, bad = consumer.put(b"1"), consumer.put(b"x")
     >>> consumer.run(lambda message: int(message.body))
     >>> consumer.acked == [good], consumer.rejected == [bad]

@@ -176,7 +176,7 @@ def test_a_worker_that_was_killed_and_two_at_once(tmp_path: Path, url: str) -> N
 def test_tenants(tmp_path: Path, url: str) -> None:
     for tenant in ("a", 7, "\x1b[2J", "x" * 500):
         publish(url, "gold", 5, headers={"tenant": tenant})
-    with Worker(tmp_path, url, options="key='header:tenant', weights={'a': 2}") as worker:
+    with Worker(tmp_path, url, options="key='header:tenant', tenants={'a': 2}") as worker:
         eventually(lambda: worker.state()["buffered"] == 19)
         assert worker.said("explain", "7").startswith("tenant 7 waits: ")
         assert worker.said("control", "weight", "7", "3") == "tenant 7: weight 3\n"
@@ -277,7 +277,7 @@ def test_the_state_while_no_consumer_runs() -> None:
 
 
 def test_every_field_can_be_sent() -> None:
-    app = App("amqp://127.0.0.1:9", key="header:tenant", weights={"a": 1})
+    app = App("amqp://127.0.0.1:9", key="header:tenant", tenants={"a": 1})
     app.consumer("gold")(print)
     app._consumer = app.make_consumer()
     control = Control(app)

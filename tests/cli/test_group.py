@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import fairsched
 from fairsched.cli import main
-from fairsched.cli.group import COMMANDS, cli
+from fairsched.cli.group import COMMANDS, SECTIONS, cli
 from fairsched.config.consumer_options import OPTIONS
 
 
@@ -46,6 +46,12 @@ def test_help_names_commands_and_exit_codes() -> None:
         assert f"{name} " in text
         assert says in text
     assert "Exit codes: 0 success" in text
+    lines = text.splitlines()
+    places = [lines.index(f"{heading}:") for heading in SECTIONS]
+    assert places == sorted(places)
+    assert "Commands:" not in lines
+    running = lines[lines.index("Ask a running worker:") + 1 :][:3]
+    assert [line.split()[0] for line in running] == ["top", "explain", "control"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

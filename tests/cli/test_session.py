@@ -132,7 +132,7 @@ def test_check_of_an_app_takes_its_url(worker: str) -> None:
     ("arguments", "environment", "message"),
     [
         (["-Q", "silver"], {}, "no handler for queue 'silver'"),
-        ([], {"FAIRSCHED_WEIGHTS": "tenant=3"}, "need key="),
+        ([], {"FAIRSCHED_TENANTS": "tenant=3"}, "tenants= needs key="),
         ([], {"FAIRSCHED_PREFETCH": "gold=3"}, "prefetch must name every queue and no other; it differs in free"),
     ],
 )

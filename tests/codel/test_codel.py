@@ -238,10 +238,14 @@ def test_defaults_and_repr() -> None:
     )  # fmt: skip
     assert repr(judge) == "CoDel(target=0.005, interval=0.1, min_backlog=1, law='rfc')"
     assert repr(CoDel(max_returns=3)).endswith("max_returns=3)")
+    assert (judge.requeue, judge.budget, judge.when_alone) == (True, 3, False)
+    assert repr(CoDel(requeue=False, budget=0, when_alone=True)).endswith(", requeue=False, budget=0, when_alone=True)")
 
 
 def test_pickles_and_copies_carry_the_parameters() -> None:
-    judge = CoDel(0.2, 0.5, min_backlog=3, law="linux", max_returns=9)
+    judge = CoDel(
+        0.2, 0.5, min_backlog=3, law="linux", max_returns=9, requeue=False, budget=2**62 - 1, when_alone=True,
+    )  # fmt: skip
     returns(judge, 400, 1000)
     for other in (pickle.loads(pickle.dumps(judge)), copy.copy(judge), copy.deepcopy(judge)):
         assert repr(other) == repr(judge)
@@ -268,6 +272,11 @@ def test_pickles_and_copies_carry_the_parameters() -> None:
         ({"min_backlog": 1.5}, "min_backlog must be an integer of 0 or more"),
         ({"max_returns": 0}, "max_returns must be a positive integer or None, got 0"),
         ({"max_returns": True}, "max_returns must be a positive integer or None"),
+        ({"requeue": 1}, "requeue must be True or False, got 1"),
+        ({"when_alone": "no"}, "when_alone must be True or False, got 'no'"),
+        ({"budget": -1}, "budget must be an integer of 0 or more, got -1"),
+        ({"budget": True}, "budget must be an integer of 0 or more"),
+        ({"budget": 2.0}, "budget must be an integer of 0 or more"),
         ({"law": "codel"}, "law must be one of 'rfc', 'linux', 'linux-q16', 'queueing-consumer', got 'codel'"),
         ({"law": None}, "law must be one of"),
     ],

@@ -36,7 +36,6 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "prefetch": {"file": ({"a": 7}, {"a": 7}), "environment": ("a=8,b=9", {"a": 8, "b": 9}), "argument": (10, 10)},
     "target_delay": {"file": ("50ms", 0.05), "environment": ("0.2", 0.2), "argument": (0.3, 0.3)},
     "max_buffer_bytes": {"file": (1000, 1000), "environment": ("2_000", 2000), "argument": (3000, 3000)},
-    "anticipation": {"file": ("0s", 0.0), "environment": ("20ms", 0.02), "argument": (1.5, 1.5)},
     "workers": {
         "file": ([{"size": 2}, {"size": 4, "priority": 10}], (Pool(4, priority=10), Pool(2))),
         "environment": ("2", 2),
@@ -53,29 +52,23 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("property:user_id", "property:user_id"),
         "argument": ("header:team", "header:team"),
     },
-    "weights": {
-        "file": ({"t": 5}, {"t": 5}),
-        "environment": ('{"t=1,": 6}', {"t=1,": 6}),
-        "argument": ({"u": 1}, {"u": 1}),
-    },
-    "default_weight": {"file": (2, 2), "environment": ("3", 3), "argument": (4, 4)},
-    "limit": {
-        "file": ({"concurrency": 4, "rate": "10/s", "burst": 20}, Limit(4, rate="10/s", burst=20)),
-        "environment": ("rate=100/m", Limit(rate="100/m")),
-        "argument": ("3", Limit(3)),
-    },
-    "limits": {
+    "tenants": {
         "file": (
-            {"acme": {"rate": 2.5, "burst": 5}, "beta": 2, "free": "off"},
-            {"acme": Limit(rate=2.5, burst=5), "beta": Limit(2), "free": False},
+            {
+                "acme": 5,
+                "beta": {"weight": 2, "limit": {"rate": 2.5, "burst": 5}, "band": 0},
+                "free": {"limit": "off"},
+                "*": {"limit": 4},
+            },
+            {
+                "acme": 5,
+                "beta": {"weight": 2, "limit": Limit(rate=2.5, burst=5), "band": 0},
+                "free": {"limit": False},
+                "*": {"limit": Limit(4)},
+            },
         ),
-        "environment": ("acme=8, free=off", {"acme": Limit(8), "free": False}),
-        "argument": ('{"acme": {"concurrency": 1}}', {"acme": Limit(1)}),
-    },
-    "bands": {
-        "file": ({"acme": 0}, {"acme": 0}),
-        "environment": ("acme=1, bulk=7", {"acme": 1, "bulk": 7}),
-        "argument": ('{"a=b": 3}', {"a=b": 3}),
+        "environment": ("acme=10, *=2", {"acme": 10, "*": 2}),
+        "argument": ('{"t=1,": {"limit": "concurrency=4,rate=10/s"}}', {"t=1,": {"limit": Limit(4, rate="10/s")}}),
     },
     "sparse_boost": {"file": (True, True), "environment": ("on", True), "argument": (False, False)},
     "ordering_key": {
@@ -85,7 +78,7 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "on_error": {
         "file": ("reject", "reject"),
-        "environment": ("Dead-Letter", "dead-letter"),
+        "environment": ("Requeue", "requeue"),
         "argument": ("requeue", "requeue"),
     },
     "retry": {
@@ -105,22 +98,18 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "codel": {
         "file": (
-            {"target": "100ms", "interval": 1, "law": "linux"},
-            {"target": 0.1, "interval": 1.0, "law": "linux"},
+            {"target": "100ms", "interval": 1, "law": "linux", "requeue": False},
+            {"target": 0.1, "interval": 1.0, "law": "linux", "requeue": False},
         ),
-        "environment": ("target=50ms,min_backlog=0", {"target": 0.05, "min_backlog": 0}),
+        "environment": ("target=50ms,min_backlog=0,budget=9", {"target": 0.05, "min_backlog": 0, "budget": 9}),
         "argument": ("20ms", {"target": 0.02}),
     },
-    "codel_requeue": {"file": (False, False), "environment": ("off", False), "argument": (True, True)},
-    "codel_budget": {"file": (1, 1), "environment": ("0", 0), "argument": (7, 7)},
-    "codel_when_alone": {"file": (True, True), "environment": ("yes", True), "argument": (False, False)},
     "shutdown_timeout": {"file": (5, 5.0), "environment": ("1.5s", 1.5), "argument": (0, 0.0)},
     "connect_timeout": {"file": ("200ms", 0.2), "environment": ("9", 9.0), "argument": (0.5, 0.5)},
     "share_group": {"file": ("g", "g"), "environment": ("off", "off"), "argument": ("h", "h")},
     "connection_name": {"file": ("a", "a"), "environment": ("b", "b"), "argument": ("c", "c")},
     "decode": {"file": ("json", "json"), "environment": ("off", "off"), "argument": ("JSON", "json")},
     "time_limit": {"file": ("30s", 30.0), "environment": ("off", "off"), "argument": (0.5, 0.5)},
-    "fast": {"file": (True, True), "environment": ("no", False), "argument": (False, False)},
     "health_port": {"file": (8080, 8080), "environment": ("off", "off"), "argument": ("0", 0)},
     "metrics_port": {"file": (9191, 9191), "environment": ("off", "off"), "argument": ("0", 0)},
     "control": {"file": ("/a", "/a"), "environment": ("off", "off"), "argument": ("c", "c")},
@@ -241,10 +230,10 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
         ("[queues]\nsmall = 1\norders.eu = {weight = 3}", "orders.eu"),
         ("[queues.orders.eu]\nweight = 3", "orders.eu"),
         ("[queues.orders]\nweight = 3\neu = 4", "orders.eu"),
-        ("[weights]\na.b.c = 3", "a.b.c"),
-        ("[limits]\na.b = 4", "a.b"),
-        ("[limits.a.b]\nrate = '3/s'", "a.b"),
-        ("[bands]\na.b = 3", "a.b"),
+        ("[tenants]\na.b.c = 3", "a.b.c"),
+        ("[tenants]\na.b.limit = 4", "a.b"),
+        ("[tenants.a.b.limit]\nrate = '3/s'", "a.b"),
+        ("[tenants]\na.b.band = 3", "a.b"),
         ("[prefetch]\na.b = 3", "a.b"),
     ],
 )
@@ -289,7 +278,6 @@ BAD = [
     ("prefetch", "automatic", "'auto', a whole number"),
     ("target_delay", -1, "such as 100us"),
     ("max_buffer_bytes", 0, "at least 1"),
-    ("anticipation", 3601, "at most an hour"),
     ("workers", "many", "at least 1"),
     ("workers", "4:10,", "at least 1"),
     ("workers", "4:high", "at least 1"),
@@ -306,11 +294,13 @@ BAD = [
     ("subkey", "property:user", "no such property"),
     ("ordering_key", "queue", "'header:NAME'"),
     ("ordering_key", "property:account", "no such property"),
-    ("weights", ["a"], "weights"),
-    ("default_weight", float("nan"), "at least 1"),
-    ("on_error", "drop", "one of requeue, reject, dead-letter"),
-    ("codel_requeue", "maybe", "true or false"),
-    ("codel_budget", -1, "at least 0"),
+    (
+        "tenants",
+        ["a"],
+        "names of tenants with weights (whole numbers of at least 1) or with tables of weight, limit, band",
+    ),
+    ("tenants", {"*": float("nan")}, "at least 1"),
+    ("on_error", "dead-letter", "one of requeue, reject, got"),
     ("shutdown_timeout", "5 weeks", "such as 100us, 4ms or 1.5s"),
     ("shutdown_timeout", -1, "such as 100us"),
     ("decode", "xml", "'off', or one of json"),
@@ -406,7 +396,7 @@ def test_frozen_hashable_and_picklable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.workers = 9  # type: ignore[misc]
     with pytest.raises(TypeError):
-        settings.weights["u"] = 9  # type: ignore[index]
+        settings.tenants["u"] = 9  # type: ignore[index]
     assert dataclasses.replace(settings, workers=9).workers == 9
 
 
@@ -432,23 +422,15 @@ def test_consumer_options_are_what_was_set() -> None:
     options = everything().consumer_options()
     assert repr(options.pop("codel")) == repr(CoDel(0.02))
     assert options == {
-        "codel_requeue": True,
-        "codel_budget": 7,
-        "codel_when_alone": False,
         "prefetch": 10,
         "target_delay": 0.3,
         "max_buffer_bytes": 3000,
-        "anticipation": 1.5,
         "workers": 3,
         "cost": "constant",
         "key": "queue",
         "subkey": "header:team",
-        "weights": {"u": 1},
-        "default_weight": 4,
+        "tenants": {"t=1,": {"limit": Limit(4, rate="10/s")}},
         "share_group": "h",
-        "limit": Limit(3),
-        "limits": {"acme": Limit(1)},
-        "bands": {"a=b": 3},
         "sparse_boost": False,
         "ordering_key": "header:order",
         "on_error": "requeue",
@@ -458,9 +440,8 @@ def test_consumer_options_are_what_was_set() -> None:
         "connection_name": "c",
         "decode": "json",
         "time_limit": 0.5,
-        "fast": False,
     }
-    assert type(everything().consumer_options()["weights"]) is dict
+    assert type(everything().consumer_options()["tenants"]) is dict
 
 
 def test_prefetch_by_measuring() -> None:
@@ -469,18 +450,18 @@ def test_prefetch_by_measuring() -> None:
 
 
 def test_the_table_of_codel_becomes_a_law() -> None:
-    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux"
-    others = {"codel_requeue": "off", "codel_budget": "7", "codel_when_alone": "TRUE"}
-    settings = Settings(codel=text, **others)
+    text = "target=50ms, interval=1s, min_backlog=2, max_returns=5, law=linux, requeue=off, budget=7, when_alone=TRUE"
+    settings = Settings(codel=text)
     options = settings.consumer_options()
-    assert repr(options.pop("codel")) == repr(CoDel(0.05, 1.0, min_backlog=2, max_returns=5, law="linux"))
-    assert options == {"codel_requeue": False, "codel_budget": 7, "codel_when_alone": True}
+    law = CoDel(0.05, 1.0, min_backlog=2, max_returns=5, law="linux", requeue=False, budget=7, when_alone=True)
+    assert repr(options.pop("codel")) == repr(law)
+    assert options == {}
     found = pickle.loads(pickle.dumps(settings))
     assert found == settings
     assert hash(found) == hash(settings)
 
 
-@pytest.mark.parametrize("key", ["codel", "limit", "ordering_key", "subkey", "max_buffer_bytes"])
+@pytest.mark.parametrize("key", ["codel", "ordering_key", "subkey", "max_buffer_bytes"])
 def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: str) -> None:
     (tmp_path / "fairsched.toml").write_text(f"{key} = {toml(EXAMPLES[key]['file'][0])}\n")
     assert load(tmp_path, environ={}).consumer_options()[key] is not None
@@ -490,8 +471,8 @@ def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: s
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("many", "limit must be 'off', or a number of messages in hand, or a table of concurrency, rate, burst"),
-        ("0", "limit must be 'off', or a number"),
+        ("many", "limit of tenant 'acme' cannot be 'many'"),
+        ("0", "limit of tenant 'acme' cannot be '0'"),
         ({"concurrency": 3, "codel": 1}, "unknown 'codel'; there are concurrency, rate, burst"),
         ("rate=10/y", "rate of a limit must be a number of messages a second"),
         ({"burst": 2}, "a limit needs a concurrency or a rate"),
@@ -500,21 +481,29 @@ def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: s
 )
 def test_refused_limits(value: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Settings(limit=value)
+        Settings(tenants={"acme": {"limit": value}})
 
 
 def test_refused_bands() -> None:
-    for value in ("acme", ["acme"], {"acme": "first"}, {"acme": 8}, {"acme": -1}, {"acme": True}, 3, "acme=8"):
-        with pytest.raises(ConfigurationError, match="bands must be names of tenants with bands"):
-            Settings(bands=value)
+    for value in ("first", 8, -1, True, 1.5):
+        with pytest.raises(ConfigurationError, match=f"band of tenant 'acme' cannot be {value!r}"):
+            Settings(tenants={"acme": {"band": value}})
+    with pytest.raises(
+        ConfigurationError, match=r"band of tenant '\*' must be None, got 3: tenants without one have band 4"
+    ):
+        Settings(tenants={"*": {"band": 3}})
     with pytest.raises(ConfigurationError, match="band of queue 'gold' cannot be 8"):
         Settings(queues={"gold": {"band": 8}})
 
 
-def test_refused_limits_of_tenants() -> None:
-    for value in ("acme", ["acme"], {"acme": "many"}, {"acme": True}, 3):
-        with pytest.raises(ConfigurationError, match="limits must be names of tenants with numbers"):
-            Settings(limits=value)
+def test_refused_tenants() -> None:
+    for value in ("acme", ["acme"], {"acme": "many"}, {"acme": True}, 3, {}, "acme=1,acme=2"):
+        with pytest.raises(ConfigurationError, match="tenants must be names of tenants with weights"):
+            Settings(tenants=value)
+    with pytest.raises(ConfigurationError, match="unknown 'wieght' of tenant 'acme'; there are weight, limit, band"):
+        Settings(tenants={"acme": {"wieght": 3}})
+    with pytest.raises(ConfigurationError, match=r'quote it in TOML: "acme\.eu"'):
+        Settings(tenants={"acme": {"eu": 3}})
 
 
 @pytest.mark.parametrize(
@@ -525,7 +514,11 @@ def test_refused_limits_of_tenants() -> None:
         (True, "codel must be 'off', or a duration, or a table"),
         ({"target": "5ms", "limit": 3}, "unknown 'limit'; there are target, interval"),
         ("target=5ms,law=codel", "law must be one of 'rfc'"),
-        ("target=5ms,requeue=no", "unknown 'requeue'; there are target, interval"),
+        ("target=5ms,requeue=maybe", "codel must be 'off', or a duration, or a table of target, interval"),
+        ("target=5ms,budget=-1", "codel must be 'off', or a duration, or a table of target, interval"),
+        (f"budget={2**62}", "budget must be an integer of 0 or more, of at most"),
+        ({"min_backlog": 2**62}, "min_backlog must be an integer of 0 or more, of at most"),
+        ("target=5ms,return=no", "unknown 'return'; there are target, interval"),
         ("target=1500us,law=queueing-consumer", "target must be a whole number of milliseconds"),
         ("min_backlog=-1", "codel must be"),
     ],

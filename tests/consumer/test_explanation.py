@@ -61,7 +61,7 @@ def test_unknown_names() -> None:
     assert "is not consumed; there are 'q0', 'q1'" in said
     assert said.endswith("'q9' and 2 more")
     assert len(said) < 300
-    tenants = Consumer(NOWHERE, ["q"], key="header:tenant", weights={"a": 2})
+    tenants = Consumer(NOWHERE, ["q"], key="header:tenant", tenants={"a": 2})
     with pytest.raises(ConfigurationError, match=r"tenant 'b' has no buffered messages .* tenants 'a' and queues 'q'"):
         tenants.explain("b")
 
@@ -136,7 +136,7 @@ def test_tenants_and_their_queues(url: str) -> None:
             for _ in range(count):
                 publisher.publish(b"", "shared", headers={"tenant": tenant})
     law = CoDel(target=10.0)
-    options: dict[str, Any] = {"key": "header:tenant", "weights": {"a": 2, "idle": 3}, "codel": law, "prefetch": 50}
+    options: dict[str, Any] = {"key": "header:tenant", "tenants": {"a": 2, "idle": 3}, "codel": law, "prefetch": 50}
     with Consumer(url, ["shared"], **options) as consumer:
         eventually(lambda: consumer.stats()["received"] == 7)
         found = consumer.explain("b")

@@ -127,7 +127,7 @@ def test_figures_are_added_up_over_the_lanes() -> None:
 
 
 def test_tenants_have_slots_in_the_lanes_they_use() -> None:
-    lanes = make_lanes(4, key="header:tenant", weights={"acme": 2})
+    lanes = make_lanes(4, key="header:tenant", tenants={"acme": 2})
     lanes.put_many(["acme", "other"] * 50, [Delivery(key) for key in KEYS[:100]])
     stats = lanes.stats()
     assert {name: slot.queued for name, slot in stats.items()} == {"acme": 50, "other": 50}

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.rabbitmq import free_ports, numbered
 from support.waiting import eventually
 
-from fairsched import App, Broker, Consumer, Limit, Publisher, Queue, Retry, aio
+from fairsched import App, Broker, Consumer, Limit, Publisher, Queue, Retry, Tenant, aio
 from fairsched.cli.broker import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
 from fairsched.metrics import LONGEST_NAME, MOST_QUEUES, collector, text
@@ -138,7 +138,7 @@ def test_tenants_beyond_the_bound_are_counted_together(url: str) -> None:
     for number in range(8):
         filled(url, queue, 5 + number, headers={"tenant": f"t{number}"})
     whole = sum(5 + number for number in range(8))
-    with Consumer(url, [queue], key="header:tenant", weights={"t0": 2, "elsewhere": 1}, prefetch=200) as consumer:
+    with Consumer(url, [queue], key="header:tenant", tenants={"t0": 2, "elsewhere": 1}, prefetch=200) as consumer:
         registry = registered(consumer, tenants=4)
         eventually(lambda: consumer.state.buffered == whole)
         samples = scrape(registry)
@@ -218,8 +218,10 @@ def test_what_a_limit_withholds_is_seen_until_it_is_given_back(url: str) -> None
 def test_limits_of_tenants_beyond_the_bound_are_added_up(url: str) -> None:
     for number in range(5):
         filled(url, "metered", 3, headers={"tenant": f"t{number}"})
-    limits = {"t0": Limit(2), "t1": False}
-    with Consumer(url, ["metered"], key="header:tenant", limit=Limit(1), limits=limits, weights={"t0": 2}) as consumer:
+    tenants = {
+        "t0": Tenant(weight=2, limit=Limit(2)), "t1": Tenant(limit=False), "*": Tenant(limit=Limit(1)),
+    }  # fmt: skip
+    with Consumer(url, ["metered"], key="header:tenant", tenants=tenants) as consumer:
         registry = registered(consumer, tenants=1)
         messages = iter(consumer)
         eventually(lambda: consumer.state.buffered == 15)

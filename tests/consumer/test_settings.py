@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairsched import ConfigurationError, Limit, Pool, Queue, aio
+from fairsched import ConfigurationError, Limit, Pool, Queue, Tenant, aio
 from fairsched.consumer import App, Consumer
 from fairsched.consumer.settings import ConsumerSettings
 
@@ -23,7 +23,7 @@ def test_quanta_are_in_the_smallest_whole_numbers() -> None:
 
 
 def test_tenants_share_one_scale_with_the_default() -> None:
-    settings = ConsumerSettings(URL, ["q"], key="header:t", weights={"a": 6, "b": 4}, default_weight=2)
+    settings = ConsumerSettings(URL, ["q"], key="header:t", tenants={"a": 6, "b": 4, "*": 2})
     assert settings.quanta == {"a": 3, "b": 2}
     assert settings.default_quantum == 1
     assert ConsumerSettings(URL, ["q"], key="header:t").quanta == {}
@@ -41,8 +41,19 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ({"queues": {"": 1}}, "queue name"),
         ({"queues": {"x" * 256: 1}}, "queue name"),
         ({"queues": {"a": 0}}, "weight of 'a'"),
-        ({"weights": {"a": 1}}, "need key="),
-        ({"key": "header:t", "weights": {"a": 0}}, "weight of 'a'"),
+        ({"tenants": {"a": 1}}, "tenants= needs key=; queues have weights, limits and bands in queues="),
+        ({"tenants": {}}, "tenants= needs key="),
+        ({"key": "header:t", "tenants": {"a": 0}}, "weight of 'a' must be a whole number of at least 1, got 0"),
+        ({"key": "header:t", "tenants": {"a": None}}, "weight of 'a' must be a whole number of at least 1, got None"),
+        ({"key": "header:t", "tenants": ["a"]}, r"tenants must be a mapping of names to weights or Tenants, got \['a'"),
+        ({"key": "header:t", "tenants": {"a": {"limits": 1}}}, "unknown 'limits' of tenant 'a'; there are weight, lim"),
+        ({"key": "header:t", "tenants": {"a": {"weight": 0}}}, "tenant 'a': weight of a tenant must be a whole number"),
+        (
+            {"key": "header:t", "tenants": {"a": {"limit": 3}}},
+            "tenant 'a': limit of a tenant must be a fairsched.Limit",
+        ),
+        ({"key": "header:t", "tenants": {"*": {"band": 3}}}, r"band of tenant '\*' must be None, got 3"),
+        ({"queues": {"a": {"wieght": 1}}}, "unknown 'wieght' of queue 'a'; there are weight, prefetch, on_error"),
         ({"key": "nonsense"}, "key must be"),
         ({"ordering_key": "nonsense"}, "ordering_key must be"),
         ({"subkey": "nonsense"}, "subkey must be 'header:NAME', 'property:NAME' or a function of the message, got"),
@@ -71,8 +82,6 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ({"prefetch": "auto", "target_delay": -1}, "target_delay must be a number of seconds, 0 or more, got -1"),
         ({"max_buffer_bytes": 0}, "max_buffer_bytes must be a whole number of at least 1, got 0"),
         ({"max_buffer_bytes": 1e6}, "max_buffer_bytes must be a whole number of at least 1, got 1000000.0"),
-        ({"anticipation": math.nan}, "anticipation must be a number of seconds, 0 to 3600, got nan"),
-        ({"anticipation": 3601}, "anticipation must be a number of seconds, 0 to 3600, got 3601"),
         ({"url": "redis://x"}, "amqp://"),
     ],
 )
@@ -151,20 +160,21 @@ def test_an_app_gathers_queues(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limit": 3}, r"limit must be a fairsched\.Limit or None, got 3"),
-        ({"key": "header:t", "limits": {"a": 3}}, r"limits must be a mapping of tenants to fairsched\.Limit or False"),
-        ({"limits": {"a": Limit(3)}}, "limits= are limits of tenants and need key=; queues take theirs in queues="),
         (
             {"queues": [Queue("a", limit=Limit(1))], "key": "header:t"},
-            "limit of queue 'a' is for consumers without key=, which limits tenants: use limits=",
+            "limit of queue 'a' is for consumers without key=; with key=, use tenants=",
         ),
         (
-            {"limit": Limit(2), "ordering_key": "header:k", "workers": 2},
-            "ordering_key with workers=2 makes that many lanes, which do not know what of a queue is in hand",
+            {"queues": [Queue("a", limit=Limit(2))], "ordering_key": "header:k", "workers": 2},
+            "a limit cannot be combined with ordering_key and workers=2: .* a queue cannot be limited across lanes",
         ),
         (
-            {"limits": {"a": Limit(2)}, "key": "header:t", "ordering_key": "header:k", "workers": 2},
-            "what of a tenant is in hand in the others, so there can be no limit",
+            {"tenants": {"a": Tenant(limit=Limit(2))}, "key": "header:t", "ordering_key": "header:k", "workers": 2},
+            "a limit cannot be combined with ordering_key and workers=2: .* a tenant cannot be limited across lanes",
+        ),
+        (
+            {"tenants": {"*": Tenant(limit=Limit(2))}, "key": "header:t", "ordering_key": "header:k", "workers": 2},
+            "a limit cannot be combined with ordering_key",
         ),
     ],
 )
@@ -176,8 +186,14 @@ def test_refused_limits(options: dict[str, Any], message: str) -> None:
 def test_limits_of_slots() -> None:
     queues = ConsumerSettings(URL, [Queue("a", limit=False), Queue("b", limit=Limit(1)), "c"])
     assert queues.limits == {"a": None, "b": Limit(1)}
-    tenants = ConsumerSettings(URL, ["a"], key="header:t", limits={"x": Limit(1), "y": False})
+    assert queues.default_limit is None
+    tenants = ConsumerSettings(
+        URL, ["a"], key="header:t", tenants={"x": Tenant(limit=Limit(1)), "y": {"limit": False}, "z": 1},
+    )  # fmt: skip
     assert tenants.limits == {"x": Limit(1), "y": None}
+    assert tenants.default_limit is None
+    everyone = ConsumerSettings(URL, ["a"], key="header:t", tenants={"*": Tenant(limit=Limit(3)), "y": 2})
+    assert (everyone.limits, everyone.default_limit) == ({}, Limit(3))
     lanes: dict[str, Any] = {"ordering_key": "header:k", "workers": 2}
     assert ConsumerSettings(URL, [Queue("a", limit=False)], **lanes).limits == {"a": None}
 
@@ -185,15 +201,13 @@ def test_limits_of_slots() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bands": {"a": 0}}, "bands= are bands of tenants and need key=; queues take theirs in queues="),
         (
-            {"key": "header:t", "bands": {"a": 8}},
-            r"bands must be a mapping of tenants to bands \(whole numbers from 0 to 7\), got",
+            {"key": "header:t", "tenants": {"a": {"band": 8}}},
+            r"tenant 'a': band of a tenant must be a whole number from 0 \(served first\) to 7, got 8",
         ),
-        ({"key": "header:t", "bands": 3}, "bands must be a mapping of tenants to bands"),
         (
             {"queues": [Queue("a", band=0)], "key": "header:t"},
-            "band of queue 'a' is for consumers without key=, whose slots are tenants: use bands=",
+            "band of queue 'a' is for consumers without key=; with key=, use tenants=",
         ),
     ],
 )
@@ -204,6 +218,6 @@ def test_refused_bands(options: dict[str, Any], message: str) -> None:
 
 def test_bands_of_slots() -> None:
     assert ConsumerSettings(URL, [Queue("a", band=0), "b"]).bands == {"a": 0}
-    assert ConsumerSettings(URL, ["a"], key="header:t", bands={"x": 7}).bands == {"x": 7}
+    assert ConsumerSettings(URL, ["a"], key="header:t", tenants={"x": Tenant(band=7)}).bands == {"x": 7}
     with pytest.raises(ConfigurationError, match="band of 'a' must be a whole number"):
         Queue("a", band=True)

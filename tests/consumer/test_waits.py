@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairsched import Limit, Message, Queue
+from fairsched import Limit, Message, Queue, Tenant
 from fairsched.consumer.client import Client
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.waits import CONSUMER_TIMEOUT, COUNTED_WAIT, PAUSE, WaitWarnings, overstay, slow_rates
@@ -108,21 +108,29 @@ def test_the_prefetch_that_is_advised_has_a_message_for_each_worker() -> None:
     assert client._advice().startswith("A prefetch of 5 in all would keep all handlers busy")
 
 
+SLOW = Limit(rate="1/m")
+
+
 @pytest.mark.parametrize(
     ("queues", "options", "said"),
     [
-        (["q"], {"limit": Limit(3)}, []),
-        (["q"], {"limit": Limit(rate="100/m")}, []),
-        (["q"], {"limit": Limit(rate="5/h"), "prefetch": 2}, []),
-        (["q"], {"limit": Limit(rate="5/h"), "prefetch": 3}, ["queue 'q', 3 of them, needs 2.16e+03 s"]),
-        ([Queue("a", limit=False), "b"], {"limit": Limit(rate="1/m"), "prefetch": 200}, ["queue 'b', 100 of them"]),
+        ([Queue("q", limit=Limit(3))], {}, []),
+        ([Queue("q", limit=Limit(rate="100/m"))], {}, []),
+        ([Queue("q", limit=Limit(rate="5/h"))], {"prefetch": 2}, []),
+        ([Queue("q", limit=Limit(rate="5/h"))], {"prefetch": 3}, ["queue 'q', 3 of them, needs 2.16e+03 s"]),
+        ([Queue("a", limit=False), Queue("b", limit=SLOW)], {"prefetch": 200}, ["queue 'b', 100 of them"]),
         ([Queue("a", limit=Limit(rate="1/m")), "b"], {"prefetch": 200}, ["queue 'a', 100 of them"]),
         (
             ["q"],
-            {"key": "header:t", "limit": Limit(rate=1), "limits": {"x": Limit(rate="1/m"), "y": False, "z": Limit(2)}},
+            {"key": "header:t", "tenants": {"*": Tenant(limit=Limit(rate=1)), "x": Tenant(limit=SLOW)}},
             ["one tenant, 500 of them, needs 3e+04 s at a rate of 0.0167 a second"],
         ),
-        (["q"], {"key": "header:t", "limit": Limit(2)}, []),
+        (
+            ["q"],
+            {"key": "header:t", "tenants": {"*": Tenant(limit=SLOW), "y": Tenant(limit=False)}},
+            ["one tenant, 500 of them, needs 3e+04 s at a rate of 0.0167 a second"],
+        ),
+        (["q"], {"key": "header:t", "tenants": {"*": Tenant(limit=Limit(2)), "y": Tenant(limit=False)}}, []),
     ],
 )
 def test_rates_too_slow_for_the_window(queues: list[Any], options: dict[str, Any], said: list[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.rabbitmq import Broker, Node, make_broker
 
-from fairsched.config.consumer_options import ConsumerOptions
+from fairsched.consumer.settings import ConsumerSettings
 
 _numbers = itertools.count()
 
@@ -36,8 +36,8 @@ def ctrl_c() -> None:
 
 @pytest.fixture(params=[True, False], ids=["fast", "pika"])
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have consumers that are not told otherwise take deliveries past pika, then by pika: for what depends on it."""
-    monkeypatch.setitem(ConsumerOptions.__init__.__kwdefaults__, "fast", request.param)
+    """Have compiled code read the deliveries of consumers, then pika: for tests that depend on it."""
+    monkeypatch.setattr(ConsumerSettings, "fast", request.param)
 
 
 @pytest.fixture(scope="module")

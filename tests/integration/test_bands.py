@@ -10,7 +10,7 @@ from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.waiting import eventually
 
-from fairsched import Consumer, Limit, Queue
+from fairsched import Consumer, Limit, Queue, Tenant
 
 
 class Handler:
@@ -63,7 +63,7 @@ def test_tenants_of_one_queue_and_a_limit_against_starvation(broker: Node, new_q
         broker.publish(queue, numbered(10), headers={"tenant": tenant})
     consumer = Consumer(
         broker.url, [queue], key="header:tenant", workers=3, prefetch=100,
-        bands={"alarms": 0, "reports": 7}, limits={"alarms": Limit(2)},
+        tenants={"alarms": Tenant(band=0, limit=Limit(2)), "reports": Tenant(band=7)},
     )  # fmt: skip
     with consumer:
         eventually(lambda: consumer.stats()["received"] == 40)

@@ -316,9 +316,9 @@ def test_what_waited_too_long_is_returned_from_batches_too(
     monkeypatch.setattr(consumer_counts, "PERIOD", 0.1)
     monkeypatch.setattr(consumer_counts, "FIRST", 0.05)
     queue = new_queue("shed")
-    options: dict[str, Any] = {"prefetch": 100, "codel": CoDel(0.02, 0.02), "codel_when_alone": True}
+    law = CoDel(0.02, 0.02, budget=2, when_alone=True)
     seen: Counter[bytes] = Counter()
-    with Consumer(broker.url, [queue], codel_budget=2, **options) as consumer:
+    with Consumer(broker.url, [queue], prefetch=100, codel=law) as consumer:
         broker.publish(queue, numbered(300))
         for batch in consumer.batches(20, 0):
             with batch:

@@ -47,7 +47,7 @@ def test_one_failure_is_settled_by_policy_and_the_rest_is_acked(
     queue = new_queue("fail", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     broker.publish(queue, numbered(1000))
     seen: list[bytes] = []
-    consumer = Consumer(broker.url, [queue], on_error="dead-letter")
+    consumer = Consumer(broker.url, [queue], on_error="reject")
 
     def handler(message: object) -> None:
         seen.append(message.body)

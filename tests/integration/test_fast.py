@@ -36,7 +36,8 @@ handler = logging.Handler(logging.WARNING)
 handler.emit = lambda record: lines.append(record.getMessage())
 logging.getLogger("fairsched").addHandler(handler)
 for wanted in (messages // 2, messages):
-    consumer = Consumer(url, [queue], prefetch=40, fast=fast)
+    consumer = Consumer(url, [queue], prefetch=40)
+    consumer._client.settings.fast = fast
 
     def handle(message):
         number = int(message.body)

@@ -102,7 +102,7 @@ def compare(broker: Node, new_queue: Declare, is_better: Callable[[Steady, Stead
 @pytest.mark.timeout(400)
 def test_codel_keeps_buffers_short_at_the_same_throughput(broker: Node, new_queue: Declare) -> None:
     """The longest hundredth of waits is five times shorter; nothing is lost, or returned beyond its budget."""
-    options = {"prefetch": PREFETCH, "codel": CoDel(0.1, 0.02), "codel_budget": BUDGET}
+    options = {"prefetch": PREFETCH, "codel": CoDel(0.1, 0.02, budget=BUDGET)}
     compare(broker, new_queue, lambda plain, fresh: plain.wait >= 5 * fresh.wait, **options)
 
 

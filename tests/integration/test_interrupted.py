@@ -14,7 +14,7 @@ from fairsched.consumer import Consumer
 
 ENDINGS = [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 #: Each of these drops a message whose handler failed, for want of a dead-letter exchange.
-POLICIES = ["reject", "dead-letter", lambda message, _error: message.reject()]
+POLICIES = ["reject", lambda message, _error: message.reject()]
 
 
 def end_a_block(consumer: Consumer, error: type[BaseException]) -> None:

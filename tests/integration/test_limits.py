@@ -14,7 +14,7 @@ from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.waiting import eventually
 
-from fairsched import CoDel, Consumer, Limit, Queue, aio
+from fairsched import CoDel, Consumer, Limit, Queue, Tenant, aio
 
 
 class Crew:
@@ -84,8 +84,8 @@ def test_tenants_in_one_queue(broker: Node, new_queue: Declare) -> None:
     for tenant in ("noisy", "quiet", "vip"):
         broker.publish(queue, numbered(40), headers={"tenant": tenant})
     consumer = Consumer(
-        broker.url, [queue], key="header:tenant", workers=6, prefetch=200, limit=Limit(1),
-        limits={"vip": False, "quiet": Limit(2)},
+        broker.url, [queue], key="header:tenant", workers=6, prefetch=200,
+        tenants={"*": Tenant(limit=Limit(1)), "vip": Tenant(limit=False), "quiet": Tenant(limit=Limit(2))},
     )  # fmt: skip
     with Crew(consumer, lambda message: message.slot) as crew:
         crew.kept = {"noisy", "quiet"}
@@ -120,7 +120,7 @@ def test_a_rate_holds_and_says_when_the_next_message_is_due(broker: Node, new_qu
 def test_out_of_tokens(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("hourly")
     broker.publish(queue, numbered(3))
-    consumer = Consumer(broker.url, [queue], limit=Limit(rate="2/h"), workers=2)
+    consumer = Consumer(broker.url, [Queue(queue, limit=Limit(rate="2/h"))], workers=2)
     with Crew(consumer) as crew:
         eventually(lambda: crew.handled[queue] == 1)
         eventually(lambda: consumer.explain(queue).buffered == 2)
@@ -166,7 +166,7 @@ def test_batches(broker: Node, new_queue: Declare, size: int) -> None:
     queue = new_queue("q")
     broker.publish(queue, numbered(20))
     seen: list[int] = []
-    with Consumer(broker.url, [queue], limit=Limit(4)) as consumer:
+    with Consumer(broker.url, [Queue(queue, limit=Limit(4))]) as consumer:
         for batch in consumer.batches(max_size=size, max_wait=0.01):
             with batch:
                 seen.append(len(batch))
@@ -185,7 +185,7 @@ def test_deferred_messages_stay_in_hand(broker: Node, new_queue: Declare) -> Non
         message.defer()
         deferred.append(message)
 
-    consumer = Consumer(broker.url, [queue], limit=Limit(2), workers=4)
+    consumer = Consumer(broker.url, [Queue(queue, limit=Limit(2))], workers=4)
     thread = threading.Thread(target=consumer.run, args=(handle,))
     thread.start()
     eventually(lambda: len(deferred) == 2 and consumer.explain(queue).buffered == 2)
@@ -210,8 +210,8 @@ def test_failures_and_what_codel_returns_leave_their_places(broker: Node, new_qu
         raise ValueError("no")
 
     consumer = Consumer(
-        broker.url, [queue], limit=Limit(2, rate=1e6, burst=100), workers=3, on_error="reject",
-        codel=CoDel(1e-6, 1e-3), codel_requeue=False,
+        broker.url, [Queue(queue, limit=Limit(2, rate=1e6, burst=100))], workers=3, on_error="reject",
+        codel=CoDel(1e-6, 1e-3, requeue=False),
     )  # fmt: skip
     thread = threading.Thread(target=consumer.run, args=(handle,))
     thread.start()
@@ -227,7 +227,7 @@ def test_a_lost_connection_leaves_no_place_taken(broker: Node, new_queue: Declar
     """A buffered message of a channel that is gone costs neither places nor tokens: it is thrown away at once."""
     queue = new_queue("q")
     broker.publish(queue, numbered(30))
-    consumer = Consumer(broker.url, [queue], limit=Limit(1, rate=20, burst=1), workers=2, prefetch=10)
+    consumer = Consumer(broker.url, [Queue(queue, limit=Limit(1, rate=20, burst=1))], workers=2, prefetch=10)
     with Crew(consumer) as crew:
         crew.kept = {queue}
         eventually(lambda: crew.running[queue] == 1 and consumer.stats()["received"] >= 10)
@@ -274,7 +274,7 @@ def test_an_asyncio_iteration_wakes_with_the_token(broker: Node, new_queue: Decl
 
     async def main() -> int:
         count = 0
-        async with aio.Consumer(broker.url, [queue], limit=Limit(1, rate=50)) as consumer:
+        async with aio.Consumer(broker.url, [Queue(queue, limit=Limit(1, rate=50))]) as consumer:
             async for message in consumer:
                 message.ack()
                 count += 1
@@ -288,7 +288,7 @@ def test_an_asyncio_iteration_wakes_with_the_token(broker: Node, new_queue: Decl
 def test_a_stop_gives_back_what_waits_for_a_limit(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("q")
     broker.publish(queue, numbered(30))
-    consumer = Consumer(broker.url, [queue], limit=Limit(1), workers=2)
+    consumer = Consumer(broker.url, [Queue(queue, limit=Limit(1))], workers=2)
     with Crew(consumer) as crew:
         crew.kept = {queue}
         eventually(lambda: crew.running[queue] == 1 and consumer.state.buffered == 29)
@@ -300,7 +300,7 @@ def test_a_stop_gives_back_what_waits_for_a_limit(broker: Node, new_queue: Decla
 def test_a_stop_handles_what_waits_for_a_limit(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("q")
     broker.publish(queue, numbered(30))
-    consumer = Consumer(broker.url, [queue], limit=Limit(1), workers=2)
+    consumer = Consumer(broker.url, [Queue(queue, limit=Limit(1))], workers=2)
     with Crew(consumer) as crew:
         crew.kept = {queue}
         eventually(lambda: crew.running[queue] == 1 and consumer.state.buffered == 29)

@@ -66,9 +66,7 @@ def test_tenants_by_header_share_by_weight(broker: Node, new_queue: Declare) -> 
         headers = {"tenant": tenant} if tenant else None
         broker.publish(queue, numbered(400), headers=headers)
     order: list[str] = []
-    consumer = Consumer(
-        broker.url, [queue], prefetch=1200, key="header:tenant", weights={"gold": 6, "free": 2}, default_weight=2
-    )
+    consumer = Consumer(broker.url, [queue], prefetch=1200, key="header:tenant", tenants={"gold": 6, "*": 2})
     buffered = threading.Event()
 
     def handler(message: object) -> None:
@@ -155,7 +153,8 @@ def test_shares_hold_with_measured_windows_and_a_consumer_that_reads_itself(
     counts: Counter[str] = Counter()
     shares: Counter[str] = Counter()
     # Long enough for the slowest of machines: this is about shares, and not about time.
-    consumer = Consumer(broker.url, units, prefetch="auto", anticipation=5.0)
+    consumer = Consumer(broker.url, units, prefetch="auto")
+    consumer._client.settings.anticipation = 5.0
 
     def handler(message: Message) -> None:
         counts[message.queue] += 1
@@ -179,7 +178,8 @@ def test_shares_hold_when_the_broker_is_the_bottleneck(broker: Node, new_queue: 
         broker.publish(queue, [b"x"] * (2 * (start + total) * quantum // 220))
     order: list[str] = []
     # Long enough for the slowest of machines: this is about shares, and not about time.
-    consumer = Consumer(broker.url, quanta, anticipation=5.0)
+    consumer = Consumer(broker.url, quanta)
+    consumer._client.settings.anticipation = 5.0
 
     def handler(message: object) -> None:
         order.append(message.queue)
@@ -199,7 +199,8 @@ def test_a_queue_that_has_run_dry_is_not_waited_for(broker: Node, new_queue: Dec
     broker.publish(dry, numbered(300))
     broker.publish(full, numbered(3000))
     left: list[float] = []
-    consumer = Consumer(broker.url, [dry, full], prefetch={dry: 100, full: 100}, anticipation=60.0)
+    consumer = Consumer(broker.url, [dry, full], prefetch={dry: 100, full: 100})
+    consumer._client.settings.anticipation = 60.0
 
     def handler(message: object) -> None:
         left.append(time.monotonic())

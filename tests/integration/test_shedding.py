@@ -23,6 +23,8 @@ pytestmark = pytest.mark.steady
 
 #: A handler that is asked for more than it can do: 25 messages of 40 ms each are a second of waiting.
 LAW = CoDel(0.1, 0.1)
+#: The same, for messages that are worthless when they are late.
+FINAL = CoDel(0.1, 0.1, requeue=False)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,7 @@ def test_what_waits_too_long_goes_to_another_consumer(broker: Node, new_queue: D
     queue = new_queue(f"shed-{kind}", arguments={"x-queue-type": kind})
     count, budget = 400, 3
     with (
-        Running(broker.url, [queue], work=0.04, prefetch=51, codel=LAW, codel_budget=budget) as slow,
+        Running(broker.url, [queue], work=0.04, prefetch=51, codel=CoDel(0.1, 0.1, budget=budget)) as slow,
         Running(broker.url, [queue], prefetch=51) as quick,
     ):
         in_company(queue, slow)
@@ -101,8 +103,8 @@ def test_no_message_is_returned_more_often_than_its_budget(broker: Node, new_que
 
         running.consumer._client.lanes.put_many = put_many
 
-    one = Running(broker.url, [queue], work=0.02, prefetch=40, codel=LAW, codel_budget=budget)
-    other = Running(broker.url, [queue], work=0.02, prefetch=40, codel=LAW, codel_budget=budget)
+    one = Running(broker.url, [queue], work=0.02, prefetch=40, codel=CoDel(0.1, 0.1, budget=budget))
+    other = Running(broker.url, [queue], work=0.02, prefetch=40, codel=CoDel(0.1, 0.1, budget=budget))
     counting(one)
     counting(other)
     with one, other:
@@ -135,8 +137,8 @@ def test_alone_it_keeps_them_and_says_so(broker: Node, new_queue: Declare, caplo
 
 def test_alone_but_told_to_it_gets_them_straight_back(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("alone-too")
-    options = {"prefetch": 40, "codel": LAW, "codel_when_alone": True, "codel_budget": 1}
-    with Running(broker.url, [queue], work=0.02, **options) as running:
+    law = CoDel(0.1, 0.1, budget=1, when_alone=True)
+    with Running(broker.url, [queue], work=0.02, prefetch=40, codel=law) as running:
         broker.publish(queue, numbered(60))
         eventually(lambda: running.acked == 60)
         stats = running.consumer.stats()
@@ -178,7 +180,7 @@ def test_a_queue_that_vanishes_costs_the_counting_its_channel_only(broker: Node,
 def test_dead_letters(broker: Node, new_queue: Declare) -> None:
     dead = new_queue("dead")
     queue = new_queue("late", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
-    with Running(broker.url, [queue], work=0.02, prefetch=40, codel=LAW, codel_requeue=False) as running:
+    with Running(broker.url, [queue], work=0.02, prefetch=40, codel=FINAL) as running:
         broker.publish(queue, numbered(60))
         eventually(lambda: running.consumer.stats()["shed"] + running.acked == 60)
         stats = running.consumer.stats()
@@ -191,7 +193,7 @@ def test_order_and_returning_do_not_go_together_but_dead_letters_do(broker: Node
     queue = new_queue("ordered", arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     with pytest.raises(ConfigurationError, match="would break the order"):
         Consumer(broker.url, [queue], codel=LAW, ordering_key="header:k")
-    options = {"codel": LAW, "codel_requeue": False, "ordering_key": lambda message: int(message.body) % 4}
+    options = {"codel": FINAL, "ordering_key": lambda message: int(message.body) % 4}
     with Running(broker.url, [queue], work=0.02, prefetch=80, workers=2, **options) as running:
         broker.publish(queue, numbered(120))
         eventually(lambda: running.consumer.stats()["shed"] + running.acked == 120)

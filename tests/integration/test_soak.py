@@ -191,7 +191,8 @@ def test_nothing_grows_and_shares_stay(
         many = stack.enter_context(
             Worker(
                 broker.url, {tenants: 1}, tmp_path / "tenants", "--key", "header:tenant", "--workers", "2",
-                "--limit", "concurrency=1,rate=1000/s", "--retry", "max_attempts=3,backoff=0.1:0.2", "--codel", "5s",
+                "--tenants", '{"*": {"limit": "concurrency=1,rate=1000/s"}}', "--retry",
+                "max_attempts=3,backoff=0.1:0.2", "--codel", "5s",
             )
         )  # fmt: skip
         workers = [fair, many]

@@ -16,7 +16,7 @@ def test_a_quiet_tenant_among_busy_ones(broker: Node, new_queue: Declare, boost:
     for tenant in ("a", "b", "c", "d"):
         broker.publish(queue, numbered(100), headers={"tenant": tenant})
     consumer = Consumer(
-        broker.url, [queue], key="header:tenant", default_weight=5, weights={"other": 1}, prefetch=1000,
+        broker.url, [queue], key="header:tenant", tenants={"*": 5, "other": 1}, prefetch=1000,
         sparse_boost=boost,
     )  # fmt: skip
     order = []

@@ -12,7 +12,7 @@ from support.declare import Declare
 from support.rabbitmq import Node, numbered
 from support.waiting import eventually
 
-from fairsched import Consumer, Limit, aio
+from fairsched import Consumer, Limit, Tenant, aio
 
 
 def publish(broker: Node, queue: str, tenant: str, users: dict[str, int]) -> None:
@@ -40,9 +40,8 @@ def test_a_flood_of_one_user_delays_no_other_and_nobody_gains_by_splitting(
     publish(broker, queue, "acme", {"flood": 300, "ann": 3, "bob": 3})
     publish(broker, queue, "sybil", {f"user-{number}": 3 for number in range(100)})
     publish(broker, queue, "gold", {"me": 200})
-    consumer = Consumer(
-        broker.url, [queue], key="header:tenant", weights={"gold": 2}, subkey=subkey, prefetch=1000, fast=fast
-    )
+    consumer = Consumer(broker.url, [queue], key="header:tenant", tenants={"gold": 2}, subkey=subkey, prefetch=1000)
+    consumer._client.settings.fast = fast
     with consumer:
         eventually(lambda: consumer.stats()["received"] == 806)
         why = consumer.explain("acme")
@@ -118,7 +117,9 @@ def test_nothing_is_lost_or_out_of_order_when_a_consumer_with_limits_stops(
     guard = threading.Lock()
 
     def consume() -> None:
-        options: dict[str, Any] = {"ordering_key": "header:user"} if ordered else {"limit": Limit(1)}
+        options: dict[str, Any] = (
+            {"ordering_key": "header:user"} if ordered else {"tenants": {"*": Tenant(limit=Limit(1))}}
+        )
         consumer = Consumer(
             broker.url, [queue], key="header:tenant", subkey="header:user", workers=3, prefetch=100, **options
         )

@@ -57,7 +57,7 @@ def test_a_queue_is_declared_bound_and_consumed(broker: Node, new_queue: Declare
         name, durable=True, arguments={"x-max-length": 100}, bind=[(exchange, "a.*"), (exchange, "b")], dead_letter=dead
     )
     done: list[bytes] = []
-    consumer = Consumer(broker.url, [queue], on_error="dead-letter")
+    consumer = Consumer(broker.url, [queue], on_error="reject")
 
     def handler(message: Any) -> None:
         done.append(message.body)

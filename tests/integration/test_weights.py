@@ -20,7 +20,9 @@ from support.rabbitmq import Node
 from support.running import Running
 from support.waiting import eventually
 
-from fairsched import App, CoDel, ConfigurationError, Consumer, Retry, aio
+from fairsched import App, CoDel, ConfigurationError, Consumer, Limit, Retry, Tenant, aio
+from fairsched.cli.reloading import Reload
+from fairsched.config.settings import Settings
 
 
 def quanta(consumer: Any) -> dict[Any, int]:
@@ -112,12 +114,14 @@ def test_what_is_refused_changes_nothing() -> None:
 
 
 def test_tenants() -> None:
-    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", weights={"a": 40}, default_weight=4)
+    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", tenants={"a": 40, "*": 4})
     consumer.set_weight("a", 80)
     consumer.set_weight("new", 8)
     assert quanta(consumer) == {"a": 20, "new": 2}
     with pytest.raises(ConfigurationError, match="weight of 'a' must be a multiple of 4"):
         consumer.set_weight("a", 6)
+    with pytest.raises(ConfigurationError, match=r"weight of '\*', all other tenants, cannot change while .* got 8"):
+        consumer.set_weight("*", 8)
     assert quanta(consumer) == {"a": 20, "new": 2}
 
 
@@ -168,7 +172,7 @@ def in_time(function: Callable[[], object]) -> None:
 
 
 def test_a_tenant_whose_hash_changes_a_weight() -> None:
-    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", weights={"a": 4}, default_weight=1)
+    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", tenants={"a": 4})
     tenant = Acting("new")
     changes = {tenant: 3}
     tenant.act = lambda: consumer.set_weight("a", 7)
@@ -178,7 +182,7 @@ def test_a_tenant_whose_hash_changes_a_weight() -> None:
 
 
 def test_a_tenant_whose_hash_waits_for_a_stop_elsewhere() -> None:
-    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", weights={"a": 4})
+    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", tenants={"a": 4})
     tenant = Acting("new")
 
     def act() -> None:
@@ -234,6 +238,16 @@ def test_an_app() -> None:
     with pytest.raises(ConfigurationError, match="got 0"):
         app.set_weight("gold", 0)
     assert app.weights == {"gold": 3}
+
+
+def test_a_new_weight_leaves_limit_and_band_of_a_tenant() -> None:
+    tenants = {"a": Tenant(weight=2, limit=Limit(3), band=0)}
+    consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", tenants=tenants)
+    consumer.set_weight("a", 7)
+    assert consumer._client.settings.tenants == {"a": Tenant(weight=7, limit=Limit(3), band=0)}
+    (lane,) = consumer._client.lanes.queues
+    assert lane.stats()["a"].quantum == 7
+    assert lane.limit_stats()["a"].concurrency == 3
 
 
 # SIGHUP ------------------------------------------------------------------------------------------------------------
@@ -304,3 +318,28 @@ def test_sighup_applies_the_weights_of_the_file(tmp_path: Path, broker: Node, ne
         worker.kill()
         worker.wait()
     assert "Traceback" not in output.read_text()
+
+
+def test_reloading_applies_the_weights_of_tenants_and_says_what_it_cannot_apply(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "fairsched.toml"
+    file.write_text('[tenants]\na = 2\n"*" = 1\n')
+    app = App("amqp://nobody", key="header:tenant")
+    app.consumer("q")(lambda message: None)
+    settings = Settings.load(file=file, environ={})
+    app._consumer = app.make_consumer(**settings.consumer_options())
+    reload = Reload(app, {}, file, settings)
+    assert quanta(app._consumer) == {"a": 2}
+    file.write_text('[tenants]\na = {weight = 3, limit = 4}\nb = 5\n"*" = 2\n')
+    caplog.set_level("INFO")
+    reload()
+    assert [record.getMessage() for record in caplog.records] == [
+        "SIGHUP: without effect until the next start: limit of tenant 'a'",
+        "SIGHUP: without effect until the next start: weight of tenant '*'",
+        "SIGHUP: weights are now a=3, b=5",
+    ]
+    assert quanta(app._consumer) == {"a": 3, "b": 5}
+    file.write_text("")
+    reload()
+    assert quanta(app._consumer) == {"a": 1, "b": 1}

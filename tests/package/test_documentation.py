@@ -211,8 +211,11 @@ def test_the_limits_of_the_pages_on_embedding_and_on_tenants(tmp_path: Path) -> 
     (written,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "fairsched.toml").write_text(written)
     found = Settings.load(environ={}, directory=tmp_path).consumer_options()
-    assert found["limit"] == fairsched.Limit(4, rate="100/m", burst=10)
-    assert found["limits"] == {"acme": fairsched.Limit(8), "internal": False}
+    assert found["tenants"] == {
+        "*": {"limit": fairsched.Limit(4, rate="100/m", burst=10)},
+        "acme": {"weight": 10, "limit": fairsched.Limit(8)},
+        "internal": {"limit": False},
+    }
 
 
 METRICS_PAGE = ROOT / "docs/howto/metrics.md"

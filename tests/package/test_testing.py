@@ -29,7 +29,7 @@ BODIES = [b"ack", b"raise", b"defer", b"nack", b"reject"]
 
 @pytest.mark.parametrize("way", ["run", "run_async", "iterate"])
 def test_every_outcome_whoever_calls_the_handler(way: str) -> None:
-    consumer = FakeConsumer(on_error="dead-letter")
+    consumer = FakeConsumer(on_error="reject")
     ack, failing, deferred, nack, reject = [consumer.put(body, queue="orders") for body in BODIES]
 
     async def coroutine(message: Message) -> None:

@@ -18,7 +18,7 @@ from support.threads import result_of, start
 from support.waiting import SOON, reach
 
 from fairsched import ShutDown
-from fairsched.errors import ExistingConsumerPreventsExclusive, ExistingExclusiveConsumer
+from fairsched.errors import ExclusiveSubscription
 from fairsched.pullqueue import Entry, PullQueue, Subscription, Target
 
 
@@ -450,11 +450,11 @@ def test_a_queue_in_a_cycle_through_what_is_undelivered_is_collected(caplog: pyt
 def test_exclusive_errors_are_named() -> None:
     queue = PullQueue()
     only = queue.subscribe("A", exclusive=True)
-    with pytest.raises(ExistingExclusiveConsumer, match="'A'"):
+    with pytest.raises(ExclusiveSubscription, match="the queue has an exclusive subscription: 'A'"):
         queue.subscribe("B")
     only.cancel()
     queue.subscribe("C")
-    with pytest.raises(ExistingConsumerPreventsExclusive, match="'C'"):
+    with pytest.raises(ExclusiveSubscription, match="cannot be exclusive: the queue has others, 'C'"):
         queue.subscribe("D", exclusive=True)
 
 

@@ -61,7 +61,7 @@ def driver(broker: Node, tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     def make(quanta: dict[str, int] | list[str], *reader: Any, **more: object) -> Driver:
         weights = quanta if isinstance(quanta, dict) else dict.fromkeys(quanta, 1)
-        more.setdefault("planningIntervalMs", 0)
+        more.setdefault("planningInterval", "0s")
         made.append(Driver(options_of(broker, weights, tmp_path / "spool", **more), *reader))
         return made[-1]
 

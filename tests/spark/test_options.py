@@ -38,11 +38,19 @@ def test_queues_may_be_a_list_and_urls_several():
     assert len(found.broker.urls) == 2
 
 
-def test_durations_are_milliseconds_or_carry_a_unit():
-    found = source_options({**QUEUES, "pollTimeoutMs": "500", "planningIntervalMs": "1s", "maxTriggerDelay": "90"})
-    assert (found.poll_timeout, found.planning_interval, found.max_trigger_delay) == (0.5, 1.0, 90.0)
-    found = source_options({**QUEUES, "pollTimeoutMs": "1500.0", "planningIntervalMs": "1e3 ", "codelTargetMs": ".5"})
-    assert (found.poll_timeout, found.planning_interval, found.shedding.target) == (1.5, 1.0, 0.0005)
+def test_durations_have_a_unit():
+    given = {"pollTimeout": "500ms", "planningInterval": "1s", "maxTriggerDelay": "2m", "heartbeat": "1m"}
+    found = source_options({**QUEUES, **given})
+    assert (found.poll_timeout, found.planning_interval, found.max_trigger_delay) == (0.5, 1.0, 120.0)
+    assert found.broker.heartbeat == 60
+    assert source_options({**QUEUES, "heartbeat": "0s"}).broker.heartbeat == 0
+    for name in given:
+        for bad in ("2000", "0", "1e3 ", "soon", "-1s", ""):
+            with pytest.raises(ConfigurationError, match=f"option {name} must be a number with a unit .* got {bad!r}"):
+                source_options({**QUEUES, name: bad})
+    for bad in ("1500ms", "2h"):
+        with pytest.raises(ConfigurationError, match="option heartbeat must be whole seconds from 0s to 1h, got"):
+            source_options({**QUEUES, "heartbeat": bad})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +96,7 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"queues": f'{{"a": {2**62}}}'}, "queues must be a JSON object of positive integers"),
         ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger must be an integer from 1"),
         ({"maxMessagesPerTrigger": "many"}, "got 'many'"),
-        ({"pollTimeoutMs": "soon"}, "pollTimeoutMs"),
+        ({"pollTimeout": "soon"}, "pollTimeout"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
         ({"rowOrder": "random"}, "rowOrder must be fair or queue"),
         ({"queueAssignment": "even"}, "queueAssignment must be affinity or split-large or split, got 'even'"),
@@ -102,11 +110,11 @@ def test_durations_are_milliseconds_or_carry_a_unit():
         ({"ackMode": "auto", "spoolLocation": "/s"}, "ackMode=auto is for queues without spoolLocation only"),
         ({"ackMode": "auto", "queues": "", "streams": "s"}, "ackMode=auto is for queues"),
         ({"maxBytesPerTrigger": "5000", "queues": "", "streams": "s"}, "must be 0 for streams, got 5000.* maxMessages"),
-        ({"codelIntervalMs": "50", "codelAction": "flag"}, "codelIntervalMs, codelAction is valid only together"),
-        ({"codelTargetMs": "0"}, "codelTargetMs and codelIntervalMs: target must be positive"),
-        ({"codelTargetMs": "5", "codelIntervalMs": "48h"}, "interval must be positive and at most 86400"),
-        ({"codelTargetMs": "5", "codelAction": "drop"}, "codelAction must be flag or requeue or dead-letter"),
-        ({"codelTargetMs": "5", "queues": "", "streams": "s"}, "codelTargetMs is for queues"),
+        ({"codelInterval": "50ms", "codelAction": "flag"}, "codelInterval, codelAction is valid only together"),
+        ({"codelTarget": "0s"}, "codelTarget and codelInterval: target must be positive"),
+        ({"codelTarget": "5ms", "codelInterval": "48h"}, "interval must be positive and at most 86400"),
+        ({"codelTarget": "5ms", "codelAction": "drop"}, "codelAction must be flag or requeue or dead-letter"),
+        ({"codelTarget": "5ms", "queues": "", "streams": "s"}, "codelTarget is for queues"),
         (
             {"maxMesagesPerTrigger": "5"},
             r"maxmesagespertrigger \(did you mean maxMessagesPerTrigger\?\); there",
@@ -130,10 +138,10 @@ def test_what_is_wrong_is_named(wrong, named):
 def test_messages_that_wait_too_long_are_flagged_by_the_header_that_rabbitmq_writes():
     assert source_options(QUEUES).shedding is None
     assert source_options(QUEUES).enqueue_time_header is None
-    found = source_options({**QUEUES, "codelTargetMs": "500"})
+    found = source_options({**QUEUES, "codelTarget": "500ms"})
     assert found.shedding == Shedding(0.5, 0.1, "flag")
     assert found.enqueue_time_header == "timestamp_in_ms"
-    found = source_options({**QUEUES, "codelTargetMs": "1s", "codelAction": "requeue", "enqueueTimeHeader": "sent"})
+    found = source_options({**QUEUES, "codelTarget": "1s", "codelAction": "requeue", "enqueueTimeHeader": "sent"})
     assert (found.shedding, found.enqueue_time_header) == (Shedding(1.0, 0.1, "requeue"), "sent")
 
 

@@ -107,7 +107,7 @@ def test_nothing_grows_and_nothing_is_lost(
 ) -> None:
     names = queues(3)
     spool, seen = tmp_path / "spool", tmp_path / "seen"
-    options = options_of(broker, dict.fromkeys(names, 1), spool, pollTimeoutMs=200, numPartitions=2)
+    options = options_of(broker, dict.fromkeys(names, 1), spool, pollTimeout="200ms", numPartitions=2)
     # Arrow's own pool takes memory in huge pages: each is a step of 2 MB, whenever a batch is first that large.
     driver = launch("soaked", json.dumps(options), str(tmp_path), ARROW_DEFAULT_MEMORY_POOL="system")
     publisher = Publisher(broker, names)

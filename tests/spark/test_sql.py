@@ -28,7 +28,7 @@ def test_a_temporary_view_reads_queues(spark: Any, broker: Node, queues: Declare
     expected = fill(broker, names, 20)
     spark.sql(
         f"CREATE TEMPORARY VIEW waiting USING rabbitmq OPTIONS (url '{broker.url}', queues '{','.join(names)}', "
-        "pollTimeoutMs '1000')"
+        "pollTimeout '1s')"
     )
     try:
         found = spark.sql("SELECT queue, count(*) AS messages FROM waiting GROUP BY queue").collect()

@@ -50,7 +50,7 @@ class Job:
         self._launch = launch
         for name in ("stream", "queue"):
             (folder / name).mkdir()
-        reading = {"maxMessagesPerTrigger": BATCH, "pollTimeoutMs": 1000}
+        reading = {"maxMessagesPerTrigger": BATCH, "pollTimeout": "1s"}
         self._options = {
             "stream": options_of(broker, {}, None, startingOffsets="earliest", streams=self.stream, **reading),
             "queue": options_of(broker, {self.queue: 1}, folder / "spool", **reading),

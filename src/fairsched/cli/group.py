@@ -12,21 +12,34 @@ from fairsched.cli import exits
 from fairsched.cli.extra import EXTRA, REMEDY
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
-#: Commands and their one-line help, in the order of ``fairsched --help``.
-COMMANDS = {
-    "demo": "Consume ten weighted queues, and show the share each gets.",
-    "bench": "Measure how long quiet tenants wait while another floods a worker.",
-    "run": "Run an app's handlers until SIGTERM or SIGINT.",
-    "top": "Show shares and buffered messages of a running worker.",
-    "explain": "Say why a queue or a tenant of a running worker waits.",
-    "control": "Change weights, and pause queues, of a running worker.",
-    "check": "Check the configuration, the broker and the queues.",
-    "prefetch": "Recommend a prefetch count.",
-    "route": "Show which queue each key routes to.",
-    "simulate": "Simulate brokers, queues and consumers.",
-    "pipeline": "Run a pipeline from RabbitMQ through Spark.",
-    "broker": "Run an AMQP 0-9-1 broker until SIGTERM or SIGINT.",
+#: Commands and their one-line help by the heading that ``fairsched --help`` gives them, in this order.
+SECTIONS = {
+    "Try it": {
+        "demo": "Consume ten weighted queues, and show the share each gets.",
+        "bench": "Measure how long quiet tenants wait while another floods a worker.",
+    },
+    "Run a worker": {
+        "run": "Consume queues with the handlers of your app.",
+        "check": "Check an app's settings, and that its brokers and queues are there.",
+    },
+    "Ask a running worker": {
+        "top": "Show the shares and waiting messages of its queues or tenants.",
+        "explain": "Say why a queue or tenant waits.",
+        "control": "Change weights, and pause queues.",
+    },
+    "Calculate, without a broker": {
+        "prefetch": "Calculate the prefetch that keeps a handler busy.",
+        "route": "Show the queue that consistent hashing chooses for each key.",
+        "simulate": "Simulate brokers, queues and consumers.",
+    },
+    "Run something else": {
+        "pipeline": "Run a Spark job on RabbitMQ queues, described in a file.",
+        "broker": "Run a small AMQP 0-9-1 broker, instead of RabbitMQ.",
+    },
 }
+
+#: The one-line help of each command.
+COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
 
 class LazyGroup(click.Group):
@@ -44,9 +57,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """Write the lists of commands without importing any."""
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl(list(commands.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an exception that has an exit code becomes a one-line message and that code."""

@@ -13,6 +13,7 @@ from typing import Any
 from fairsched.config.consumer_options import OPTIONS
 from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
+from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
 from fairsched.consumer import App
 from fairsched.consumer.signals import RELOAD
 from fairsched.errors import FairschedError
@@ -20,7 +21,7 @@ from fairsched.errors import FairschedError
 _log = logging.getLogger(__name__)
 
 #: Options that can change while a worker runs.
-_APPLIED = ("queues", "weights")
+_APPLIED = ("queues", "tenants")
 
 
 def is_wanted() -> bool:
@@ -83,12 +84,15 @@ class Reload:
         for name, queue in queues.items():
             if differing := _differing(queue, running.queues.get(name, queue)):
                 _log.warning("SIGHUP: without effect until the next start: %s of queue %r", ", ".join(differing), name)
+        before: dict[Any, int]
         if running.key is None:
             before, now = running.weights, {name: wanted.get(name, old) for name, old in running.weights.items()}
         else:
             options = {**self._app.options, **found.consumer_options()}
-            before, now = running.tenants, dict(options.get("weights") or {})
-            now = {**dict.fromkeys(before, running.options.default_weight), **now}
+            tenants, others = as_tenants(options.get("tenants"))
+            _warn_of_tenants({**running.tenants, OTHERS: running.others}, {**tenants, OTHERS: others})
+            before = weights_of(running.tenants)
+            now = {**dict.fromkeys(before, running.others.weight or 1), **weights_of(tenants)}
         changed = {name: weight for name, weight in now.items() if before.get(name) != weight}
         if changed:
             # Not those that the app declares: they hold again when the file has none.
@@ -96,9 +100,20 @@ class Reload:
         return changed
 
 
-def _differing(one: Queue, other: Queue) -> list[str]:
-    """Return the options, other than the weight, in which two queues differ."""
-    names = [option.name for option in fields(Queue) if option.name != "weight"]
+def _warn_of_tenants(before: Mapping[Any, Tenant], now: Mapping[Any, Tenant]) -> None:
+    """Log what differs between two sets of tenants and cannot change."""
+    for name in {**before, **now}:
+        one, other = before.get(name, Tenant()), now.get(name, Tenant())
+        differing = _differing(one, other)
+        if name == OTHERS and one.weight != other.weight:
+            differing.insert(0, "weight")
+        if differing:
+            _log.warning("SIGHUP: without effect until the next start: %s of tenant %r", ", ".join(differing), name)
+
+
+def _differing(one: Queue | Tenant, other: Queue | Tenant) -> list[str]:
+    """Return the options, except the weight, in which two queues or tenants differ."""
+    names = [option.name for option in fields(one) if option.name != "weight"]
     return [name for name in names if getattr(one, name) != getattr(other, name)]
 
 

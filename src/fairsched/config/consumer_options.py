@@ -12,7 +12,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.config import values
 from fairsched.config.durations import format_duration
@@ -23,8 +23,8 @@ from fairsched.errors import ConfigurationError
 if TYPE_CHECKING:
     from fairsched.config.queues import Queue
     from fairsched.config.retry import Retry
+    from fairsched.config.tenants import Tenant
     from fairsched.scheduling._codel import CoDel
-    from fairsched.scheduling.limit import Limit
 
 __all__ = ["OPTIONS", "PREFIX", "URL_VARIABLES", "ConsumerOptions", "Option", "default_url", "did_you_mean"]
 
@@ -117,10 +117,6 @@ class ConsumerOptions:
     max_buffer_bytes : int, optional
         Limit on the bytes of unsettled messages, divided over the queues in proportion to their weights. A queue above
         its part receives no more until half of that part is settled. One message of each queue is always allowed.
-    anticipation : float, optional
-        Seconds per turn to wait for a queue whose turn it is, and that has no buffered message but a backlog at the
-        broker. The shares then hold even if the broker is slower than the handlers. By default four round trips, at
-        least 20 ms; 0: do not wait.
     workers : int, Pool or list of Pool
         Number of threads in which `run` calls the handler. With pools of different priorities, a pool helps only while
         all pools of higher priority are busy; not with an `ordering_key`.
@@ -133,38 +129,29 @@ class ConsumerOptions:
         Like `key`: divide the share of a tenant (without `key`: of a queue) equally among its subkeys, by the same
         `cost`. A flood of one user then does not delay the other users of the same tenant, and the share of a tenant
         does not depend on its number of users. Messages without one belong to the subkey ``""``.
-    weights : mapping, optional
-        With `key`: weights of tenants.
-    default_weight : int
-        Weight of tenants that `weights` does not list.
+    tenants : mapping, optional
+        With `key`: by name of a tenant, its weight or a `Tenant`, with its weight, limit and strict band. The name
+        ``"*"`` stands for all other tenants, which have weight 1 and no limit by default. Messages above a limit stay
+        buffered, and the others are handled. Buffered messages of a tenant fill the window of the queue, which it
+        shares with other tenants, so limits need a larger `prefetch`. No limits with an `ordering_key` and more than
+        one worker. For queues, use `queues`.
     share_group : str, optional
         Consumers of the same group on the same broker keep the shares together: each tells the others once a second
         what it served, and charges its queues or tenants for what other consumers served them. Without it, each
         consumer is fair to its own messages only. All consumers of a group need the same `cost`, and weights in the
         same unit.
-    limit : Limit, optional
-        How many messages of each tenant (without `key`: of each queue) are handled at a time, and how fast. Messages
-        above the limit stay buffered, and the others are handled. Buffered messages of a tenant that shares its queue
-        with others fill the window, which needs a larger `prefetch`. Not with an `ordering_key` and more than one
-        worker.
-    limits : mapping, optional
-        With `key`: limits of individual tenants, in place of `limit`; False: no limit. For queues, use `queues`.
-    bands : mapping, optional
-        With `key`: strict bands of tenants, from 0 to 7; the default is band 4. While a message of one band is
-        buffered, no messages of later bands are handed to a handler, for as long as that lasts. For queues, use
-        `queues`.
     sparse_boost : bool
         Whether a tenant (without `key`: a queue) without buffered messages for a round has its next turn before the
         others, at most once a round.
     ordering_key : str or callable, optional
         Like `key`: messages with the same ordering key, of one queue or tenant (and `subkey`), are handled in order and
         one at a time; `workers` handle different keys in parallel. Messages without one form a sequence of their own.
-    on_error : "requeue", "reject", "dead-letter" or callable
-        What happens to a message whose handler raised. "reject" and "dead-letter" send the same frame: the broker
-        dead-letters the message if the queue is set up for it, otherwise drops it. A callable gets
+    on_error : "requeue", "reject" or callable
+        What happens to a message whose handler raised. "reject" rejects it: the broker dead-letters the message if
+        the queue is set up for it, otherwise drops it. A callable gets
         ``(message, exception)`` and settles the message, which is requeued if the callable does not. "requeue" returns
         a message that always fails again and again, at first at once, then at intervals of up to 10 s; `retry` and
-        "dead-letter" avoid that. The delivery limit of a queue does not, from RabbitMQ 4.3 on, because it no longer
+        "reject" avoid that. The delivery limit of a queue does not, from RabbitMQ 4.3 on, because it no longer
         counts returned messages.
     retry : Retry, optional
         How often a message whose handler raised is retried, after a delay in a queue of the broker, and where it goes
@@ -172,13 +159,7 @@ class ConsumerOptions:
     codel : CoDel, optional
         Return messages to the broker that were buffered for too long. CoDel decides, separately for each slot, about
         every message that is about to be handled. One pull returns at most 10 messages of a slot, unless `max_returns`
-        of the `CoDel` is set, and never the last buffered one.
-    codel_requeue : bool
-        True returns such a message to its queue, for another consumer; False dead-letters it, or drops it.
-    codel_budget : int
-        Maximum number of returns of one message.
-    codel_when_alone : bool
-        Whether messages are returned even if their queue has no other consumer.
+        of the `CoDel` is set, and never the last buffered one. `CoDel` has the other parameters.
     shutdown_timeout : float
         Maximum duration of a stop in seconds. A fifth of it, at most 2 s, is reserved for closing the connection; the
         rest is for messages that are buffered, running or deferred.
@@ -197,10 +178,6 @@ class ConsumerOptions:
         Called by `run` in place of the handler, the first one outermost: ``middleware(message, call_next)`` returns
         ``call_next(message)``; `call_next` of the last one calls the handler. Coroutine functions for coroutine
         handlers.
-    fast : bool, optional
-        Whether compiled code reads the deliveries from the connection instead of pika. By default it does if it knows
-        the internals of the installed pika; otherwise pika reads them, and the log says once what is missing. True:
-        that is an error at the start. False: pika always reads them, which takes many times as long per message.
 
     Raises
     ------
@@ -248,15 +225,6 @@ class ConsumerOptions:
         default=None,
         metadata=_row(or_off(values.whole()), "N|off", "Limit on the bytes of unsettled messages.", unset="off"),
     )
-    anticipation: float | None = field(
-        default=None,
-        metadata=_row(
-            values.duration(most=3600.0, limit="at most an hour: "),
-            "DURATION",
-            "How long to wait for a queue whose turn it is while its messages are in flight; 0: do not wait.",
-            unset="4 round trips, at least 20ms",
-        ),
-    )
     workers: Workers = field(
         default=1,
         metadata=_row(
@@ -290,11 +258,15 @@ class ConsumerOptions:
             unset="off",
         ),
     )
-    weights: Mapping[Any, int] | None = field(
-        default=None, metadata=_row(values.WEIGHTS, "NAME=WEIGHT,...", "With key: weights of tenants.", unset="none")
-    )
-    default_weight: int = field(
-        default=1, metadata=_row(values.whole(), "N", "Weight of tenants that weights does not list.")
+    tenants: Mapping[Any, int | Tenant | Mapping[str, Any]] | None = field(
+        default=None,
+        metadata=_row(
+            values.TENANTS,
+            "NAME=WEIGHT,...|JSON",
+            "With key: the weight of each tenant, or a table of its weight, limit and band; the name * stands for all "
+            "other tenants.",
+            unset="weight 1 each",
+        ),
     )
     share_group: str | None = field(
         default=None,
@@ -303,34 +275,6 @@ class ConsumerOptions:
             "NAME|off",
             "Keep shares fair across the consumers of this group; each sends a message per second through the broker.",
             unset="off",
-        ),
-    )
-    limit: Limit | None = field(
-        default=None,
-        metadata=_row(
-            or_off(values.LIMIT),
-            "N|NAME=VALUE,...|off",
-            "How many messages of a queue (with key: of a tenant) may be in hand at a time, and how fast they are "
-            "handed out. Names: concurrency, rate (such as 10/s or 100/m), burst.",
-            unset="off",
-        ),
-    )
-    limits: Mapping[Any, Limit | Literal[False]] | None = field(
-        default=None,
-        metadata=_row(
-            values.LIMITS,
-            "NAME=N,...|JSON",
-            "With key: limits of individual tenants, in place of limit; off: no limit.",
-            unset="none",
-        ),
-    )
-    bands: Mapping[Any, int] | None = field(
-        default=None,
-        metadata=_row(
-            values.BANDS,
-            "NAME=BAND,...",
-            "With key: strict bands of tenants, from 0 (served first) to 7; the default is band 4.",
-            unset="none",
         ),
     )
     sparse_boost: bool = field(
@@ -353,8 +297,8 @@ class ConsumerOptions:
     on_error: str | Callable[[Any, Exception], object] = field(
         default="requeue",
         metadata=_row(
-            values.word("requeue", "reject", "dead-letter", or_function=True),
-            "requeue|reject|dead-letter",
+            values.word("requeue", "reject", or_function=True),
+            "requeue|reject",
             "What to do with a message whose handler raised an exception.",
         ),
     )
@@ -374,23 +318,8 @@ class ConsumerOptions:
             or_off(values.CODEL),
             "TARGET|NAME=VALUE,...|off",
             "Return messages to the broker that were buffered in this process longer than TARGET (a duration). "
-            "Names: target, interval, min_backlog, max_returns, law.",
+            "Names: target, interval, min_backlog, max_returns, law, requeue, budget, when_alone.",
             unset="off",
-        ),
-    )
-    codel_requeue: bool = field(
-        default=True,
-        metadata=_row(
-            values.flag(), "true|false", "Requeue the messages that codel returns; false dead-letters them instead."
-        ),
-    )
-    codel_budget: int = field(
-        default=3, metadata=_row(values.whole(least=0), "N", "How often codel may return the same message.")
-    )
-    codel_when_alone: bool = field(
-        default=False,
-        metadata=_row(
-            values.flag(), "true|false", "Let codel return messages even if their queue has no other consumer."
         ),
     )
     shutdown_timeout: float = field(
@@ -430,15 +359,6 @@ class ConsumerOptions:
         ),
     )
     middleware: Sequence[Callable[..., Any]] = ()  # functions have no text, so it has no row
-    fast: bool | None = field(
-        default=None,
-        metadata=_row(
-            values.flag(),
-            "true|false",
-            "Read deliveries with compiled code instead of pika: true requires it, false disables it.",
-            unset="if pika allows it",
-        ),
-    )
 
     def __post_init__(self) -> None:
         for name, option in OPTIONS.items():

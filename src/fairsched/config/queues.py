@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from fairsched.scheduling.limit import Limit
 
 __all__ = ["Queue", "as_queues"]
 
-_POLICIES = ("requeue", "reject", "dead-letter")
+_POLICIES = ("requeue", "reject")
 _OFFSETS = ("first", "last", "next")
 
 
@@ -41,19 +41,19 @@ class Queue:
         Maximum number of unsettled messages of this queue, 1 to 65 535. It also bounds how many are handled at a time,
         so that a slow queue cannot occupy all workers. By default the consumer's prefetch; not with
         ``prefetch="auto"``.
-    on_error : "requeue", "reject", "dead-letter" or callable, optional
+    on_error : "requeue", "reject" or callable, optional
         What happens to a message whose handler raised; by default as for the consumer.
     retry : Retry or False, optional
         How such a message is retried; False: it is not. By default as for the consumer, unless `on_error` is given.
     time_limit : float or False, optional
         Seconds that a call of the handler may take; False: no limit. By default as for the consumer.
     limit : Limit or False, optional
-        How many messages of this queue are handled at a time, and how fast; False: no limit. By default as for the
-        consumer. Not for consumers with a `key`, which limit tenants.
+        How many messages of this queue are handled at a time, and how fast; by default there is no limit. False in a
+        file removes the limit that the app sets. Not for consumers with a `key`, which limit `tenants`.
     band : int, optional
         The queue's strict band, from 0 to 7; 4 by default. While a message of a queue of one band is buffered, no
         messages of later bands are handed to a handler, for as long as that lasts. Not for consumers with a `key`,
-        whose tenants have bands.
+        whose `tenants` have bands.
     durable : bool, optional
         Whether the queue survives a restart of the broker; True by default, if the queue is declared.
     arguments : mapping, optional
@@ -283,7 +283,8 @@ def _named(name: Any, value: Any) -> Queue:
         return value
     if not isinstance(value, Mapping):
         return Queue(name, weight=value)
-    try:
-        return Queue(name, **value)
-    except TypeError as error:  # a name of an option that does not exist
-        raise ConfigurationError(f"queue {name!r}: {error}") from None
+    known = [option.name for option in fields(Queue) if option.name != "name"]
+    unknown = next((key for key in value if key not in known), None)
+    if unknown is not None:
+        raise ConfigurationError(f"unknown {unknown!r} of queue {name!r}; there are {', '.join(known)}")
+    return Queue(name, **value)

@@ -16,9 +16,10 @@ from fairsched.config.frozenmapping import FrozenMapping
 from fairsched.config.pools import Pool, as_pools
 from fairsched.config.queues import Queue
 from fairsched.config.retry import Retry
+from fairsched.config.tenants import as_tenants
 from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
-from fairsched.scheduling.bands import LAST_BAND, check_band
+from fairsched.scheduling.bands import LAST_BAND
 from fairsched.scheduling.limit import Limit
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -139,18 +140,6 @@ def _numbers(value: Any, least: int = 1, most: float = math.inf) -> FrozenMappin
     return FrozenMapping(zip(_names(list(value)), numbers, strict=True))
 
 
-def _bands(value: Any) -> FrozenMapping[str, int]:
-    return _numbers(value, 0, LAST_BAND)
-
-
-def _checked_bands(value: Any) -> Mapping[Any, int]:
-    if not isinstance(value, Mapping):
-        raise ValueError
-    for name, band in value.items():
-        check_band(name, band)
-    return value
-
-
 def _prefetch(value: Any) -> int | str | FrozenMapping[str, int]:
     if isinstance(value, str) and value.strip().lower() == "auto":
         return "auto"
@@ -214,6 +203,9 @@ _CODEL: dict[str, Callable[[Any], Any]] = {
     "min_backlog": lambda value: _whole(value, least=0),
     "max_returns": _whole,
     "law": lambda value: value.strip() if isinstance(value, str) else value,
+    "requeue": _flag,
+    "budget": lambda value: _whole(value, least=0),
+    "when_alone": _flag,
 }
 
 
@@ -236,7 +228,7 @@ def _codel(value: Any) -> FrozenMapping[str, Any]:
     table = {name: read(value[name]) for name, read in _CODEL.items() if name in value}
     try:
         CoDel(**table)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ConfigurationError(str(error)) from None
     return FrozenMapping(table)
 
@@ -302,36 +294,9 @@ def _limit(value: Any) -> Limit:
     return Limit(**{name: read(value[name]) for name, read in _LIMIT.items() if value.get(name) is not None})
 
 
-def _checked_limit(value: Any) -> Limit:
-    if not isinstance(value, Limit):
-        raise ValueError
-    return value
-
-
 def _queue_limit(value: Any) -> Limit | Literal[False]:
     """Read a limit, or that there is none."""
     return False if _is_off(value) else _limit(value)
-
-
-def _limits(value: Any) -> FrozenMapping[str, Limit | Literal[False]]:
-    """Read limits by name: a table of tables, JSON of it, or ``acme=4`` for concurrencies alone."""
-    if isinstance(value, str):
-        value = _text_table(value)
-    if not isinstance(value, Mapping):
-        raise ValueError
-    for name, limit in value.items():
-        if isinstance(limit, Mapping) and not limit.keys() <= _LIMIT.keys():
-            unknown = next(key for key in limit if key not in _LIMIT)
-            raise ConfigurationError(
-                f"unknown {unknown!r} of {name!r}; there are {', '.join(_LIMIT)}" + quoting(name, limit)
-            )
-    return FrozenMapping({name: _queue_limit(value[name]) for name in _names(list(value))})
-
-
-def _checked_limits(value: Any) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping) or not all(one is False or isinstance(one, Limit) for one in value.values()):
-        raise ValueError
-    return value
 
 
 def _frozen(value: Any) -> Any:
@@ -372,22 +337,49 @@ def _queues(value: Any) -> FrozenMapping[str, Any] | tuple[str, ...]:
 
 
 def _queue(name: str, value: Any) -> int | FrozenMapping[str, Any]:
-    """Read a weight, or a table of what `Queue` takes."""
+    """Read a weight, or a table of the parameters of `Queue`."""
     if not isinstance(value, Mapping):
         return _whole(value)
-    unknown = [key for key in value if key not in _QUEUE]
+    table = _parameters("queue", name, value, _QUEUE)
+    Queue(name, **table)  # which checks it
+    return table
+
+
+#: The keys that the table of a tenant may have: the parameters of `Tenant`.
+_TENANT: dict[str, Callable[[Any], Any]] = {name: _QUEUE[name] for name in ("weight", "limit", "band")}
+
+
+def _tenants(value: Any) -> FrozenMapping[str, int | FrozenMapping[str, Any]]:
+    """Read weights, or tables of the parameters of `Tenant`, by name."""
+    if isinstance(value, str):
+        value = _text_table(value)
+    if not isinstance(value, Mapping):
+        raise ValueError
+    table = FrozenMapping({name: _tenant(name, value[name]) for name in _names(list(value))})
+    as_tenants(table)  # which checks it
+    return table
+
+
+def _tenant(name: str, value: Any) -> int | FrozenMapping[str, Any]:
+    return _parameters("tenant", name, value, _TENANT) if isinstance(value, Mapping) else _whole(value)
+
+
+def _parameters(
+    what: str, name: str, given: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]]
+) -> FrozenMapping[str, Any]:
+    """Read the table of a queue or tenant."""
+    unknown = [key for key in given if key not in known]
     if unknown:
         raise ConfigurationError(
-            f"unknown {unknown[0]!r} of queue {name!r}; there are {', '.join(_QUEUE)}" + quoting(name, value)
+            f"unknown {unknown[0]!r} of {what} {name!r}; there are {', '.join(known)}" + quoting(name, given)
         )
     table = {}
-    for key, given in value.items():
+    for key, value in given.items():
         try:
-            table[key] = _QUEUE[key](given)
+            table[key] = known[key](value)
         except (ValueError, TypeError) as error:
             detail = f": {error}" if isinstance(error, ConfigurationError) else ""
-            raise ConfigurationError(f"{key} of queue {name!r} cannot be {given!r}{detail}") from None
-    Queue(name, **table)  # which checks it
+            raise ConfigurationError(f"{key} of {what} {name!r} cannot be {value!r}{detail}") from None
     return FrozenMapping(table)
 
 
@@ -497,24 +489,9 @@ WORKERS = Kind(
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 HEADER_OR_PROPERTY = Kind(_header_or_property, "'header:NAME' or 'property:NAME'")
 PORT = Kind(lambda value: _whole(value, 0, 65535), "a port, 0 to 65535")
-BANDS = Kind(
-    _bands,
-    f"names of tenants with bands (whole numbers from 0 to {LAST_BAND})",
-    _checked_bands,
-    f"a mapping of tenants to bands (whole numbers from 0 to {LAST_BAND})",
-)
-WEIGHTS = Kind(_numbers, "names of tenants with weights (whole numbers of at least 1)")
-LIMIT = Kind(
-    _limit,
-    f"a number of messages in hand, or a table of {', '.join(_LIMIT)}",
-    _checked_limit,
-    "a fairsched.Limit or None",
-)
-LIMITS = Kind(
-    _limits,
-    f"names of tenants with numbers of messages in hand, tables of {', '.join(_LIMIT)}, or off",
-    _checked_limits,
-    "a mapping of tenants to fairsched.Limit or False",
+TENANTS = Kind(
+    _tenants,
+    f"names of tenants with weights (whole numbers of at least 1) or with tables of {', '.join(_TENANT)}",
 )
 RETRY = Kind(_retry, f"a number of attempts, or a table of {', '.join(_RETRY)}")
 CODEL = Kind(_codel, f"a duration, or a table of {', '.join(_CODEL)}")

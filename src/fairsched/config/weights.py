@@ -45,15 +45,15 @@ def normalise(weights: Mapping[Any, int]) -> dict[Any, int]:
     return {name: weight // divisor for name, weight in weights.items()}
 
 
-def tenant_quanta(weights: Mapping[Any, int], default_weight: int, unit: int) -> tuple[dict[Hashable, int], int]:
-    """Return the quanta of the tenants that are named, and that of all others.
+def quanta_of(weights: Mapping[Any, int], other_weight: int, unit: int) -> tuple[dict[Hashable, int], int]:
+    """Return the quanta of the slots that are named, and that of all others.
 
     Parameters
     ----------
     weights : mapping
-        Weight by tenant: whole numbers of at least 1.
-    default_weight : int
-        Weight of each other tenant.
+        Weight by slot: whole numbers of at least 1.
+    other_weight : int
+        Weight of each other slot.
     unit : int
         Quantum of a slot of weight 1, in units of cost.
 
@@ -71,14 +71,14 @@ def tenant_quanta(weights: Mapping[Any, int], default_weight: int, unit: int) ->
     -----
     O(n). Pure.
     """
-    everybody = _Everybody()
-    together: dict[Any, int] = normalise({**weights, everybody: default_weight})
-    default_quantum = together.pop(everybody) * unit
+    others = _Others()
+    together: dict[Any, int] = normalise({**weights, others: other_weight})
+    default_quantum = together.pop(others) * unit
     return {name: weight * unit for name, weight in together.items()}, default_quantum
 
 
-class _Everybody:
-    """Key for all unnamed tenants, which no tenant can have."""
+class _Others:
+    """A name that no slot can have."""
 
     def __repr__(self) -> str:
         return "all others"

@@ -84,8 +84,8 @@ class Client(MessageSource, ConsumerEvents):
         #: Of handlers in threads.
         self.limits = TimeLimits(settings.time_limits, self.counters) if settings.time_limits else None
         self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
-        rules = settings.shedding
-        self.shedding = rules and Shedding(rules, self.counters, self._is_alone, self._advice)
+        codel = settings.codel
+        self.shedding = codel and Shedding(codel, self.counters, self._is_alone, self._advice)
         name = settings.options.share_group
         #: Keeps shares in step with those of other processes, if that is wanted.
         self.share_group = None if name is None else ShareGroup(name, settings, self.lanes)

@@ -7,7 +7,7 @@ import reprlib
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fairsched.consumer.prefetch.control import byte_limits
 from fairsched.errors import ConfigurationError
@@ -213,15 +213,18 @@ def explained(
     return _scheduled(found, settings, outlook, law)
 
 
+def _weight_of(name: Any, settings: ConsumerSettings) -> int | None:
+    return settings.weights[name] if settings.key is None else settings.tenants.get(name, settings.others).weight
+
+
 def _scheduled(
     found: Explanation, settings: ConsumerSettings, outlook: SlotOutlook, law: tuple[bool, CoDelStats] | None
 ) -> Explanation:
     """Add the figures of the slot."""
     stats, message = outlook.stats, outlook.item
-    weights = settings.weights if settings.key is None else settings.tenants
     return replace(
         found,
-        weight=weights.get(found.name, settings.options.default_weight),  # type: ignore[call-overload]
+        weight=_weight_of(found.name, settings),
         quantum=stats.quantum,
         deficit=stats.deficit,
         served=stats.served,

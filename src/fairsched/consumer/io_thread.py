@@ -102,9 +102,8 @@ class IOThread(ConnectionThread):
         on_error: Callable[[Message, Exception], None],
         publisher: Callable[[], Publisher] | None,
     ) -> None:
-        options = settings.options
         super().__init__(
-            settings.urls, owner, "fairsched-io", fast=options.fast, connection_name=options.connection_name
+            settings.urls, owner, "fairsched-io", fast=settings.fast, connection_name=settings.options.connection_name
         )
         self._settings = settings
         self.counters = counters

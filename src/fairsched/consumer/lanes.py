@@ -56,7 +56,7 @@ class Lanes:
             FairQueue(
                 settings.quanta,
                 default_quantum=settings.default_quantum,
-                limit=settings.options.limit,
+                limit=settings.default_limit,
                 sparse_boost=settings.options.sparse_boost,
                 subkey_quantum=None if settings.subkey is None else settings.cost.unit,
             )

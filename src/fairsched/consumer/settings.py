@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
@@ -15,14 +15,15 @@ from fairsched.config.consumer_options import TARGET_DELAY, ConsumerOptions
 from fairsched.config.pools import as_pools
 from fairsched.config.queues import Queue, as_queues
 from fairsched.config.retry import Retry
-from fairsched.config.weights import normalise, tenant_quanta
+from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
+from fairsched.config.weights import check_weight, normalise, quanta_of
 from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handling.decoding import Decoder
 from fairsched.consumer.handling.retries import delay_queue
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
-from fairsched.consumer.requeueing.shedding import shedding_rules
+from fairsched.consumer.requeueing.shedding import checked_codel
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
 from fairsched.scheduling._arrays import AMOUNT_MAX
@@ -58,7 +59,9 @@ class ConsumerSettings:
     weights : dict
         Weight per queue, as given.
     tenants : dict
-        Weight per tenant, as given.
+        The `Tenant` of each name, as given, with its weight.
+    others : Tenant
+        The weight and limit of all other tenants.
     quanta : dict
         Quantum per slot that is known beforehand: queues, or tenants with a weight.
     default_quantum : int or None
@@ -77,10 +80,12 @@ class ConsumerSettings:
         The `on_error` of each queue that has its own.
     retries : dict of str to Retry
         Of each queue whose messages are retried.
-    shedding : SheddingRules or None
-        What happens to messages that wait here too long.
+    codel : CoDel or None
+        Which messages wait here too long, and what happens to them.
     limits : dict
-        Limit of each queue that has one, or of each tenant for which something is said; None: none.
+        Limit of each queue or tenant that has a limit of its own; None: no limit, in place of `default_limit`.
+    default_limit : Limit or None
+        Limit of each tenant that has none of its own.
     bands : dict
         Band of each queue or tenant for which one is said.
     pools : tuple of Pool
@@ -105,6 +110,13 @@ class ConsumerSettings:
     O(number of queues and weights). Not changed once made: safe from any thread.
     """
 
+    #: Whether compiled code reads the deliveries from the connection instead of pika. None: if this version of pika
+    #: allows it; True: the start fails if it does not. Only tests set it.
+    fast: bool | None = None
+    #: Seconds per turn to wait for a queue whose messages are in flight; None: by the round trip. Only tests and
+    #: benchmarks set it.
+    anticipation: float | None = None
+
     @made_by(ConsumerOptions)
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
@@ -116,11 +128,14 @@ class ConsumerSettings:
         self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
-        self.queues, self.tenants = as_queues(options.queues), dict(options.weights or {})
+        self.queues = as_queues(options.queues)
+        self.tenants, self.others = as_tenants(options.tenants)
+        if options.tenants is not None and self.key is None:
+            raise ConfigurationError("tenants= needs key=; queues have weights, limits and bands in queues=")
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
         self.quanta, self.default_quantum = self._quanta()
         _check_quanta(self.quanta)
-        self.limits = self._limits()
+        self.limits, self.default_limit = self._limits(), self.others.limit or None
         self.bands = self._bands()
         _check_lanes(self)
         self.default_prefetch = options.prefetch is None
@@ -131,48 +146,35 @@ class ConsumerSettings:
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
-        self.shedding = shedding_rules(
-            options.codel, options.codel_requeue, options.codel_budget, options.codel_when_alone,
-            ordered=options.ordering_key is not None,
-        )  # fmt: skip
+        self.codel = checked_codel(options.codel, ordered=options.ordering_key is not None)
 
     def _quanta(self) -> tuple[dict[Hashable, int], int | None]:
         """Return the quanta of the slots that are known, and that of any other."""
-        options, unit = self.options, self.cost.unit
+        unit = self.cost.unit
         if self.key is not None:
-            return tenant_quanta(self.tenants, options.default_weight, unit)
-        if options.weights is not None:
-            raise ConfigurationError("weights= are weights of tenants and need key=; queues take theirs in queues=")
+            assert self.others.weight is not None
+            return quanta_of(weights_of(self.tenants), self.others.weight, unit)
         return {name: weight * unit for name, weight in normalise(self.weights).items()}, None
 
     def _limits(self) -> dict[Hashable, Limit | None]:
-        """Return what is said of the limits of slots."""
-        options = self.options
-        own: dict[Hashable, Limit | Literal[False] | None] = {name: one.limit for name, one in self.queues.items()}
-        if self.key is not None:
-            told = [name for name, one in own.items() if one is not None]
-            if told:
-                raise ConfigurationError(
-                    f"limit of queue {told[0]!r} is for consumers without key=, which limits tenants: use limits="
-                )
-            own = dict(options.limits or {})
-        elif options.limits is not None:
-            raise ConfigurationError("limits= are limits of tenants and need key=; queues take theirs in queues=")
-        return {name: one or None for name, one in own.items() if one is not None}
+        """Return the limits that queues or tenants have of their own."""
+        self._refuse_of_queues("limit")
+        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
+        return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
 
     def _bands(self) -> dict[Hashable, int]:
-        """Return what is said of the bands of slots."""
-        own: dict[Hashable, int] = {name: one.band for name, one in self.queues.items() if one.band is not None}
-        if self.key is not None:
-            if own:
-                raise ConfigurationError(
-                    f"band of queue {next(iter(own))!r} is for consumers without key=, whose slots are tenants: use "
-                    "bands="
-                )
-            return dict(self.options.bands or {})
-        if self.options.bands is not None:
-            raise ConfigurationError("bands= are bands of tenants and need key=; queues take theirs in queues=")
-        return own
+        """Return the bands that queues or tenants have of their own."""
+        self._refuse_of_queues("band")
+        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
+        return {name: one.band for name, one in slots.items() if one.band is not None}
+
+    def _refuse_of_queues(self, option: str) -> None:
+        """Raise ConfigurationError if a queue has an option that, with a `key`, only tenants have."""
+        named = [name for name, queue in self.queues.items() if getattr(queue, option) is not None]
+        if named and self.key is not None:
+            raise ConfigurationError(
+                f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
+            )
 
     def _find_windows(self) -> None:
         """Set what a queue is served per round, and its window, by its weight."""
@@ -206,8 +208,9 @@ class ConsumerSettings:
         """
         found = copy.copy(self)
         if self.key is not None:
-            found.tenants = {**self.tenants, **changes}
             found.quanta = {**self.quanta, **{name: self._tenant_quantum(name, changes[name]) for name in changes}}
+            tenants = {name: replace(self.tenants.get(name, Tenant()), weight=changes[name]) for name in changes}
+            found.tenants = {**self.tenants, **tenants}
             _check_quanta(found.quanta)
             return found
         unknown = [name for name in changes if name not in self.weights]
@@ -221,22 +224,26 @@ class ConsumerSettings:
 
     def _tenant_quantum(self, name: object, weight: int) -> int:
         """Return the quantum of a tenant: that of tenants without a weight stays, so theirs is the scale."""
-        normalise({str(name): weight})  # for its checks
-        assert self.default_quantum is not None
-        quantum, rest = divmod(weight * self.default_quantum, self.options.default_weight)
-        if rest:
-            least = self.options.default_weight // math.gcd(self.default_quantum, self.options.default_weight)
+        check_weight(name, weight)
+        if name == OTHERS:
             raise ConfigurationError(
-                f"weight of {name!r} must be a multiple of {least}, as default_weight and the weights at the start "
-                f"are, got {weight}"
+                f"weight of {OTHERS!r}, all other tenants, cannot change while the consumer runs, got {weight}"
+            )
+        assert self.default_quantum is not None
+        assert self.others.weight is not None
+        quantum, rest = divmod(weight * self.default_quantum, self.others.weight)
+        if rest:
+            least = self.others.weight // math.gcd(self.default_quantum, self.others.weight)
+            raise ConfigurationError(
+                f"weight of {name!r} must be a multiple of {least}, as the weights at the start are, got {weight}"
             )
         return quantum
 
     @property
     def asked(self) -> tuple[str, ...]:
         """The queues whose consumers the broker is asked to count, because CoDel requeues only if there is another."""
-        rules = self.shedding
-        return tuple(self.windows) if rules and rules.requeue and not rules.when_alone else ()
+        codel = self.codel
+        return tuple(self.windows) if codel and codel.requeue and not codel.when_alone else ()
 
     @property
     def priorities(self) -> list[int]:
@@ -342,10 +349,10 @@ def _check_lanes(settings: ConsumerSettings) -> None:
             "ordering_key gives every worker its own lane, so none can have a higher priority than another; "
             f"workers must have one priority, got {', '.join(map(str, priorities))}"
         )
-    if settings.lanes > 1 and (settings.options.limit is not None or any(settings.limits.values())):
+    if settings.lanes > 1 and (settings.default_limit or any(settings.limits.values())):
         raise ConfigurationError(
-            f"ordering_key with workers={settings.workers} makes that many lanes, which do not know what of a "
-            f"{'queue' if settings.key is None else 'tenant'} is in hand in the others, so there can be no limit"
+            f"a limit cannot be combined with ordering_key and workers={settings.workers}: each worker has its own "
+            f"lane, and a {'queue' if settings.key is None else 'tenant'} cannot be limited across lanes"
         )
 
 

@@ -77,7 +77,7 @@ def slow_rates(settings: ConsumerSettings) -> Iterator[str]:
     -----
     O(queues and limits). Pure.
     """
-    usual = settings.options.limit
+    usual = settings.default_limit
     if settings.key is None:
         found = [(f"queue {name!r}", settings.limits.get(name, usual), size) for name, size in settings.windows.items()]
     else:

@@ -21,7 +21,6 @@ def fair_shares(
     weights: Mapping[Any, int] | None = None,
     *,
     key: str | Callable[[Any], object] = "queue",
-    default_weight: int = 1,
     cost: str = "time",
 ) -> None:
     """Have the workers of a Celery app serve what they have received by deficit weighted round robin.
@@ -31,13 +30,12 @@ def fair_shares(
     app : Celery
         Its workers get one step more.
     weights : mapping, optional
-        Weight by key, whole numbers of at least 1: worker time in proportion to it.
+        Weight by key, whole numbers of at least 1: worker time in proportion to it. ``"*"`` stands for all other keys,
+        which have weight 1 by default.
     key : str or callable
         What shares are between: "queue"; ``"header:NAME"``, a header of messages
         (``apply_async(headers={"tenant": ...})``); or a function of a `celery.worker.request.Request`, which must not
         block.
-    default_weight : int
-        Weight of keys that are not in `weights`.
     cost : "time" or "constant"
         What a task costs: the time that it keeps a pool process busy, or 1.
 
@@ -69,7 +67,7 @@ def fair_shares(
     >>> fair_shares(app, {"gold": 40, "free": 4})
     """
     find = Key(key, "header", _queue, lambda request, name: (request.message.headers or {}).get(name))
-    arguments = (weights, default_weight, cost)
+    arguments = (weights, cost)
     WaitingJobs(*arguments)  # a wrong value is found here, not in the worker
 
     class FairShares(Step):

@@ -21,12 +21,11 @@ class FairShares(Middleware):  # type: ignore[misc]  # dramatiq has no types whe
     Parameters
     ----------
     weights : mapping, optional
-        Weight by key, whole numbers of at least 1: worker time in proportion to it.
+        Weight by key, whole numbers of at least 1: worker time in proportion to it. ``"*"`` stands for all other keys,
+        which have weight 1 by default.
     key : str or callable
         What shares are between: "queue"; ``"option:NAME"``, an option of messages
         (``send_with_options(tenant=...)``); or a function of a `dramatiq.MessageProxy`, which must not block.
-    default_weight : int
-        Weight of keys that are not in `weights`.
     cost : "time" or "constant"
         What a message costs: the time that it keeps a worker thread busy, or 1.
 
@@ -60,10 +59,9 @@ class FairShares(Middleware):  # type: ignore[misc]  # dramatiq has no types whe
         weights: Mapping[Any, int] | None = None,
         *,
         key: str | Callable[[Any], object] = "queue",
-        default_weight: int = 1,
         cost: str = "time",
     ) -> None:
-        self._arguments = (weights, default_weight, cost)
+        self._arguments = (weights, cost)
         self._key = Key(
             key, "option", lambda message: message.queue_name, lambda message, name: message.options.get(name)
         )

@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
-from fairsched.config.weights import tenant_quanta
+from fairsched.config.tenants import OTHERS
+from fairsched.config.weights import check_weight, quanta_of
 from fairsched.consumer.cost import ConstantCost, TimeCost
 from fairsched.consumer.keys import NO_KEY, hashable
 from fairsched.consumer.log_limit import LogLimit
@@ -44,9 +45,8 @@ class WaitingJobs:
     Parameters
     ----------
     weights : mapping, optional
-        Weight by slot: whole numbers of at least 1.
-    default_weight : int
-        Weight of slots that are not in `weights`.
+        Weight by slot: whole numbers of at least 1; ``"*"`` stands for all slots that are not named, which have weight
+        1 by default.
     cost : "time" or "constant"
         What a job costs its slot: the time that it keeps a worker busy, or 1.
 
@@ -61,11 +61,14 @@ class WaitingJobs:
     time is known when it has ended: before that its slot is charged the mean of its last ones.
     """
 
-    def __init__(self, weights: Mapping[Any, int] | None, default_weight: int, cost: str) -> None:
+    def __init__(self, weights: Mapping[Any, int] | None, cost: str) -> None:
         if cost not in _COSTS:
             raise ConfigurationError(f"cost must be 'time' or 'constant', got {cost!r}")
         self._cost = _COSTS[cost]()
-        quanta, default_quantum = tenant_quanta(weights or {}, default_weight, self._cost.unit)
+        named = dict(weights or {})
+        others = named.pop(OTHERS, 1)
+        check_weight(OTHERS, others)
+        quanta, default_quantum = quanta_of(named, others, self._cost.unit)
         self._turns = FairQueue(quanta, default_quantum=default_quantum)
         self._jobs: dict[Hashable, list[Job]] = {}
 

@@ -77,7 +77,7 @@ import time
 from collections import deque
 
 from fairsched._core import checked_quanta
-from fairsched.errors import ExistingConsumerPreventsExclusive, ExistingExclusiveConsumer, ShutDown
+from fairsched.errors import ExclusiveSubscription, ShutDown
 
 ctypedef int (*traverse_t)(PyObject*, visitproc, void*) noexcept
 ctypedef int (*clear_t)(PyObject*) noexcept
@@ -357,7 +357,7 @@ cdef class PullQueue:
 
         Raises
         ------
-        ExistingExclusiveConsumer, ExistingConsumerPreventsExclusive
+        ExclusiveSubscription
             A subscription is exclusive, or this one would be and others exist.
         ShutDown
             The queue is closed.
@@ -1452,11 +1452,9 @@ cdef int refuse(PullQueue q, Subscription subscription, QueueConsumer* c, Admiss
         raise ShutDown("the queue is closed")
     others = ", ".join(repr(name) for name in subscription_names(q, LIST_ALL))
     if admission == ADMISSION_EXCLUSIVE_EXISTS:
-        raise ExistingExclusiveConsumer(f"the queue has an exclusive subscription: {others}")
+        raise ExclusiveSubscription(f"the queue has an exclusive subscription: {others}")
     if admission == ADMISSION_OTHERS_EXIST:
-        raise ExistingConsumerPreventsExclusive(
-            f"a subscription cannot be exclusive: the queue has others, {others}"
-        )
+        raise ExclusiveSubscription(f"a subscription cannot be exclusive: the queue has others, {others}")
     raise MemoryError()
 
 

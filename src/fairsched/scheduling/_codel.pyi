@@ -16,6 +16,9 @@ class CoDel:
         min_backlog: SupportsIndex = 1,
         law: str = "rfc",
         max_returns: SupportsIndex | None = None,
+        requeue: bool = True,
+        budget: SupportsIndex = 3,
+        when_alone: bool = False,
     ) -> Self: ...
     @property
     def target(self) -> float: ...
@@ -27,6 +30,12 @@ class CoDel:
     def min_backlog(self) -> int: ...
     @property
     def max_returns(self) -> int | None: ...
+    @property
+    def requeue(self) -> bool: ...
+    @property
+    def budget(self) -> int: ...
+    @property
+    def when_alone(self) -> bool: ...
     @property
     def dropping(self) -> bool: ...
     @property
@@ -46,7 +55,16 @@ class CoDel:
     def state(self) -> tuple[int, ...]: ...
     def resume(self, state: Sequence[int]) -> None: ...
 
-def make_codel(target: float, interval: float, min_backlog: int, law: str, max_returns: int | None) -> CoDel: ...
+def make_codel(
+    target: float,
+    interval: float,
+    min_backlog: int,
+    law: str,
+    max_returns: int | None,
+    requeue: bool,
+    budget: int,
+    when_alone: bool,
+) -> CoDel: ...
 
 @final
 class Estimator:

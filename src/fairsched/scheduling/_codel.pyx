@@ -137,7 +137,8 @@ cdef void judge_all(
 
 @cython.final
 cdef class CoDel:
-    """CoDel(target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None)
+    """CoDel(target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None, requeue=True, budget=3, \
+when_alone=False)
     --
 
     Decide, as messages are taken from a buffer, which have waited too long and are returned instead of delivered.
@@ -155,7 +156,14 @@ cdef class CoDel:
         "linux-q16": in addition the kernel's 16-bit square root, bit for bit. "queueing-consumer": the variant of the
         Java client's QueueingConsumer (whole milliseconds, the rules of 2012).
     max_returns : int, optional
-        Maximum number of messages returned in one pull; by default the law alone decides.
+        Maximum number of messages returned in one pull; by default the law alone decides, and in a consumer it is 10.
+    requeue : bool
+        For a consumer: True returns such a message to its queue, for another consumer; False dead-letters it, or drops
+        it.
+    budget : int
+        For a consumer that requeues: maximum number of returns of one message.
+    when_alone : bool
+        For a consumer that requeues: whether messages are returned even if their queue has no other consumer.
 
     Raises
     ------
@@ -189,9 +197,15 @@ cdef class CoDel:
     cdef readonly double target
     cdef readonly double interval
     cdef readonly str law
+    cdef readonly bint requeue
+    cdef readonly int64_t budget
+    cdef readonly bint when_alone
 
-    def __cinit__(self, target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None):
-        cdef int64_t least, most, aim, span
+    def __cinit__(
+        self, target=0.005, interval=0.1, *, min_backlog=1, law="rfc", max_returns=None, requeue=True, budget=3,
+        when_alone=False,
+    ):
+        cdef int64_t least, most, aim, span, returns
         if not isinstance(law, str) or law not in LAWS:
             raise ValueError(f"law must be one of {', '.join(map(repr, LAWS))}, got {law!r}")
         least = as_int64(min_backlog, "min_backlog", "an integer of 0 or more,")
@@ -200,6 +214,12 @@ cdef class CoDel:
         most = 0 if max_returns is None else as_int64(max_returns, "max_returns", "a positive integer or None,")
         if max_returns is not None and most <= 0:
             raise ValueError(f"max_returns must be a positive integer or None, got {max_returns!r}")
+        returns = as_int64(budget, "budget", "an integer of 0 or more,")
+        if returns < 0:
+            raise ValueError(f"budget must be an integer of 0 or more, got {budget!r}")
+        for name, flag in (("requeue", requeue), ("when_alone", when_alone)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"{name} must be True or False, got {flag!r}")
         aim = as_span(target, "target", law)
         span = as_span(interval, "interval", law)
         self.check_idle()
@@ -208,6 +228,9 @@ cdef class CoDel:
         self.target = target
         self.interval = interval
         self.law = law
+        self.requeue = requeue
+        self.budget = returns
+        self.when_alone = when_alone
 
     cdef int check_idle(self) except -1:
         if self.busy:
@@ -450,19 +473,29 @@ cdef class CoDel:
         )
 
     def __reduce__(self):
-        return make_codel, (self.target, self.interval, self.min_backlog, self.law, self.max_returns)
+        return make_codel, (
+            self.target, self.interval, self.min_backlog, self.law, self.max_returns, self.requeue, self.budget,
+            self.when_alone,
+        )
 
     def __repr__(self):
-        bound = "" if self.max_returns is None else f", max_returns={self.max_returns}"
         return (
             f"CoDel(target={self.target:g}, interval={self.interval:g}, min_backlog={self.min_backlog}, "
-            f"law={self.law!r}{bound})"
+            f"law={self.law!r}"
+            + ("" if self.max_returns is None else f", max_returns={self.max_returns}")
+            + ("" if self.requeue else ", requeue=False")
+            + ("" if self.budget == 3 else f", budget={self.budget}")
+            + (", when_alone=True" if self.when_alone else "")
+            + ")"
         )
 
 
-def make_codel(target, interval, min_backlog, law, max_returns):
-    """Create a law from the arguments in its pickle."""
-    return CoDel(target, interval, min_backlog=min_backlog, law=law, max_returns=max_returns)
+def make_codel(target, interval, min_backlog, law, max_returns, requeue, budget, when_alone):
+    """Create a CoDel from the arguments in its pickle."""
+    return CoDel(
+        target, interval, min_backlog=min_backlog, law=law, max_returns=max_returns, requeue=requeue, budget=budget,
+        when_alone=when_alone,
+    )
 
 
 # Estimator ------------------------------------------------------------------------------------------------------------

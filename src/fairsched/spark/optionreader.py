@@ -79,12 +79,23 @@ class OptionReader:
         return value
 
     def seconds(self, name: str, default: str) -> float:
-        """Read a duration; a bare number is in milliseconds if the name ends with "Ms", else in seconds."""
+        """Read a duration: a number with a unit."""
         text = str(self.text(name, default))
         try:
-            return parse_duration(f"{text}ms" if name.endswith("Ms") and _BARE.fullmatch(text) else text)
-        except ValueError as error:
-            raise ConfigurationError(f"option {name}: {error}") from None
+            if not _BARE.fullmatch(text):
+                return parse_duration(text)
+        except ValueError:
+            pass
+        raise ConfigurationError(
+            f"option {name} must be a number with a unit (ns, us, ms, s, m, h), such as 500ms, 2s or 5m, got {text!r}"
+        )
+
+    def heartbeat(self) -> int:
+        """Read the interval of heartbeats, which AMQP counts in whole seconds; 0: none."""
+        seconds = self.seconds("heartbeat", "60s")
+        if seconds > 3600 or seconds % 1:
+            raise ConfigurationError(f"option heartbeat must be whole seconds from 0s to 1h, got {seconds:g}s")
+        return int(seconds)
 
     def flag(self, name: str, default: bool) -> bool:
         """Read true or false."""
@@ -123,8 +134,8 @@ class OptionReader:
             )
         return Broker(
             self._with_login(check_urls([one.strip() for one in text.split(",")])),
-            self.number("heartbeatSeconds", 60, 0, 3600),
-            self.seconds("connectTimeoutMs", "10000"),
+            self.heartbeat(),
+            self.seconds("connectTimeout", "10s"),
             self.number("connectRetries", 3, 0),
         )
 

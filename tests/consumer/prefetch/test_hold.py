@@ -47,8 +47,9 @@ class Timers:
 class Workshop:
     """Two queues with windows of ten, whose backlog the test knows."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, anticipation: float | None = None, **options: Any) -> None:
         settings = ConsumerSettings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
+        settings.anticipation = anticipation
         self.backlog = {"a": True, "b": True}
         self.timers, self.lanes, self.measurements = Timers(), Lanes(settings), Measurements()
         self.found = {name: self.channel(name) for name in ("a", "b")}

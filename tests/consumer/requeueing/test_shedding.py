@@ -15,7 +15,7 @@ from pika.spec import BasicProperties
 
 from fairsched import CoDel, ConfigurationError, FairQueue
 from fairsched.consumer.requeueing.budget import REMEMBERED, Budget
-from fairsched.consumer.requeueing.shedding import MAX_RETURNS, Shedding, shedding_rules
+from fairsched.consumer.requeueing.shedding import MAX_RETURNS, Shedding, checked_codel
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.delivery._counters import Counters
 from fairsched.delivery._delivery import Message
@@ -28,16 +28,15 @@ class Bench:
     """A lane, a law and a clock of its own."""
 
     def __init__(self, alone: bool = False, **options: Any) -> None:
-        given = {"codel": CoDel(0.1, 0.1), "requeue": True, "budget": 3, "when_alone": False, **options}
-        rules = shedding_rules(**given, ordered=False)
-        assert rules is not None
+        codel = checked_codel(CoDel(**{"target": 0.1, "interval": 0.1, **options}), ordered=False)
+        assert codel is not None
         self.now = 100.0
         self.alone = alone
         self.counters = Counters()
         self.origin = FakeChannel("q")
         self.lane = FairQueue(default_quantum=1)
         self.tag = 0
-        self.shedding = Shedding(rules, self.counters, lambda _: self.alone, lambda: "Advice", lambda: self.now)
+        self.shedding = Shedding(codel, self.counters, lambda _: self.alone, lambda: "Advice", lambda: self.now)
 
     def put(self, count: int = 1, slot: str = "s", body: bytes | None = None, **properties: Any) -> None:
         redelivered = properties.pop("redelivered", False)
@@ -292,10 +291,6 @@ def test_workers_side_by_side_lose_no_message() -> None:
     ("options", "rule"),
     [
         ({"codel": 0.1}, "codel must be a fairsched.CoDel or None, got 0.1"),
-        ({"codel_requeue": 1}, "codel_requeue must be True or False, got 1"),
-        ({"codel_when_alone": "no"}, "codel_when_alone must be True or False, got 'no'"),
-        ({"codel_budget": -1}, "codel_budget must be a whole number of at least 0, got -1"),
-        ({"codel_budget": True}, "codel_budget must be a whole number of at least 0, got True"),
         ({"ordering_key": "header:k"}, "codel with an ordering_key would break the order"),
     ],
 )
@@ -305,17 +300,19 @@ def test_refused_options(options: dict[str, Any], rule: str) -> None:
 
 
 def test_settings() -> None:
-    assert ConsumerSettings(URL, ["q"]).shedding is None
+    assert ConsumerSettings(URL, ["q"]).codel is None
     law = CoDel(0.2, 0.4, min_backlog=2, law="linux")
     settings = ConsumerSettings(URL, ["q"], codel=law)
-    assert settings.shedding is not None
-    assert repr(settings.shedding.law) == repr(law)[:-1] + f", max_returns={MAX_RETURNS})"
+    assert settings.codel is not None
+    assert repr(settings.codel) == repr(law)[:-1] + f", max_returns={MAX_RETURNS})"
     assert settings.asked == ("q",)
-    own = ConsumerSettings(URL, ["q"], codel=CoDel(max_returns=2), codel_when_alone=True)
-    assert own.shedding is not None
-    assert own.shedding.law.max_returns == 2
+    own = ConsumerSettings(URL, ["q"], codel=CoDel(max_returns=2, budget=1, when_alone=True))
+    assert repr(own.codel) == repr(CoDel(max_returns=2, budget=1, when_alone=True))
     assert own.asked == ()
-    ordered = ConsumerSettings(URL, ["q"], codel=law, codel_requeue=False, ordering_key="header:k", workers=4)
+    final = CoDel(requeue=False)
+    ordered = ConsumerSettings(URL, ["q"], codel=final, ordering_key="header:k", workers=4)
+    assert ordered.codel is not None
+    assert not ordered.codel.requeue
     assert ordered.asked == ()
 
 

@@ -63,7 +63,7 @@ FILE = """
 [source]
 {source}
 maxMessagesPerTrigger = 400
-pollTimeoutMs = 500
+pollTimeout = "500ms"
 numPartitions = 2
 
 [partition]

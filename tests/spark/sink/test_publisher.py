@@ -58,7 +58,7 @@ def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: Declare
             before = received()
         yield rows
 
-    options = sink_options({"url": broker.url, "routingKey": name, "heartbeatSeconds": "1"})
+    options = sink_options({"url": broker.url, "routingKey": name, "heartbeat": "1s"})
     BatchWriter(options, from_arrow_schema(rows.schema)).write(slow())
     assert broker.count(name) == 2
 
@@ -138,7 +138,7 @@ def test_a_broker_that_confirms_nothing_fails(broker: Node, queues: DeclareAll) 
             proxy.silence()
             yield rows
 
-        options = {"url": behind(proxy, broker.url), "routingKey": name, "confirmTimeoutMs": "200"}
+        options = {"url": behind(proxy, broker.url), "routingKey": name, "confirmTimeout": "200ms"}
         writer = BatchWriter(sink_options(options), from_arrow_schema(rows.schema))
         with pytest.raises(PublishFailed, match=r"confirmed nothing for 0\.2 s; 3 messages"):
             writer.write(deaf())

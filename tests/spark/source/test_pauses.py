@@ -114,7 +114,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 def read_stream(node: Node, name: str, _folder: Path, options: dict[str, str]) -> list[bytes]:
     """Two batches of a streaming query."""
-    settings = {"url": node.url, "streams": name, "planningIntervalMs": "0", "startingOffsets": "earliest", **options}
+    settings = {"url": node.url, "streams": name, "planningInterval": "0s", "startingOffsets": "earliest", **options}
     one = Driver({"maxMessagesPerTrigger": "40", **settings}, StreamsReader)
     one.reader.prepareForTriggerAvailableNow()
     found: list[bytes] = []
@@ -150,7 +150,7 @@ def browse_queue(node: Node, name: str, _folder: Path, options: dict[str, str]) 
 
 def read_queue(node: Node, name: str, folder: Path | None, options: dict[str, str]) -> list[bytes]:
     """Two batches, and more where messages went back to the queue with a connection."""
-    more = {"planningIntervalMs": "0", "maxMessagesPerTrigger": "40", **options}
+    more = {"planningInterval": "0s", "maxMessagesPerTrigger": "40", **options}
     one = Driver(options_of(node, {name: 1}, folder, **more))
     found: list[bytes] = []
 
@@ -173,7 +173,7 @@ def read_unspooled(node: Node, name: str, _folder: Path, options: dict[str, str]
 def write_queue(node: Node, name: str, _folder: Path, options: dict[str, str]) -> None:
     """A task of a sink."""
     rows = pa.RecordBatch.from_pydict({"body": unique(name, MESSAGES)})
-    more = {key: value for key, value in options.items() if key != "pollTimeoutMs"}
+    more = {key: value for key, value in options.items() if key != "pollTimeout"}
     writer = BatchWriter(
         sink_options({"url": node.url, "routingKey": name, "confirmWindow": "20", **more}),
         from_arrow_schema(rows.schema),
@@ -213,7 +213,7 @@ def written(node: Node, name: str) -> list[bytes]:
     ("seconds", "options"),
     [
         # Far longer than it is waited for an answer, or for a message.
-        (1.0, {"pollTimeoutMs": "200", "connectTimeoutMs": "600", "connectRetries": "30"}),
+        (1.0, {"pollTimeout": "200ms", "connectTimeout": "600ms", "connectRetries": "30"}),
         pytest.param(4.0, {}, marks=pytest.mark.slow),
         pytest.param(15.0, {}, marks=pytest.mark.slow),
     ],
@@ -281,7 +281,7 @@ def test_a_broker_that_stands_still_before_it_delivers(
     # So many that the broker has not sent them all, and of a stream none, when it has answered the consumer.
     sent = [b"%d" % number + b"x" * 1000 for number in range(12_000)]
     broker.publish(name, sent, commit=True, delivery_mode=2)
-    options = {"pollTimeoutMs": "200", "connectTimeoutMs": "10000"}
+    options = {"pollTimeout": "200ms", "connectTimeout": "10s"}
     if stream:
         asked = source_options({"url": broker.url, "streams": name}).broker
         eventually(lambda: bounds(asked, [name], "last")[name] == len(sent))

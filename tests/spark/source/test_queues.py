@@ -218,7 +218,7 @@ def test_a_single_active_consumer_elsewhere_is_named(
         channel.basic_qos(prefetch_count=1)
         channel.basic_consume(held, lambda *_: None)
         fill(broker, [held], 10)
-        one = driver([free, held], numPartitions=2, pollTimeoutMs=300)
+        one = driver([free, held], numPartitions=2, pollTimeout="300ms")
         if ends:
             one.reader.prepareForTriggerAvailableNow()
             end = one.plan(ReadMaxRows(1000))
@@ -349,7 +349,7 @@ def test_two_attempts_at_a_partition_give_the_same_rows(broker: Node, queues: De
             names = queues(2)
             expected = fill(broker, names, 150)
             options = options_of(
-                broker, dict.fromkeys(names, 1), tmp_path / str(trial), pollTimeoutMs=300, numPartitions=2
+                broker, dict.fromkeys(names, 1), tmp_path / str(trial), pollTimeout="300ms", numPartitions=2
             )
             one = Driver(options)
             end = one.plan()

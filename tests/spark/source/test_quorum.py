@@ -77,7 +77,7 @@ def options_for(chance: random.Random, limit: int) -> dict[str, object]:
         "queueAssignment": chance.choice(["affinity", "split", "split-large"]),
         "maxMessagesPerTrigger": chance.choice([300, 1000, 10_000, 100_000]),
         "maxBytesPerTrigger": chance.choice([0, 1 << 20, 2 << 20, 16 << 20, 256 << 20]),
-        "pollTimeoutMs": 300,
+        "pollTimeout": "300ms",
     }
     if ahead > 1:
         found |= {"fairKey": "header:tenant", "fairLookahead": ahead, "maxReturns": chance.randint(0, limit)}
@@ -130,7 +130,7 @@ def test_the_last_of_many_settlements_are_not_forgotten(
                 channel.basic_publish("", name, b"x", properties)
             channel.tx_commit()
         one = driver([name], fairKey="header:tenant", fairLookahead=4, maxReturns=3, maxMessagesPerTrigger=300,
-                     pollTimeoutMs=300, failOnDataLoss="false")  # fmt: skip
+                     pollTimeout="300ms", failOnDataLoss="false")  # fmt: skip
         seen = Counter(row["message_id"] for rows in one.batches() for row in rows)
         assert seen == Counter(map(str, range(2000)))
         eventually(lambda name=name: broker.left(name) == 0)

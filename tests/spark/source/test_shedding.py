@@ -110,7 +110,7 @@ def test_an_empty_queue_ends_the_observation():
 # On a broker --------------------------------------------------------------------------------------------------------
 
 #: All that has waited for a minute is late, and a law whose interval is this short acts within a batch.
-QUICK: dict[str, object] = {"codelTargetMs": "10", "codelIntervalMs": "1ms", "enqueueTimeHeader": "sent"}
+QUICK: dict[str, object] = {"codelTarget": "10ms", "codelInterval": "1ms", "enqueueTimeHeader": "sent"}
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_browsing_can_flag_and_settles_nothing(broker: Node, queues: DeclareAll)
     [batch] = browse(options, ["body", "shed"], {name: 500})
     assert set(batch.column("shed").to_pylist()) <= {True, False}
     eventually(lambda: broker.count(name) == 500)
-    for wrong in ({"codelTargetMs": "5", "codelAction": "requeue"}, {"ackMode": "auto"}):
+    for wrong in ({"codelTarget": "5ms", "codelAction": "requeue"}, {"ackMode": "auto"}):
         with pytest.raises(ConfigurationError, match="a batch query browses"):
             BatchReader(source_options({"url": broker.url, "queues": name, **wrong}), None)
 

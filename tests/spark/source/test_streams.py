@@ -30,7 +30,7 @@ STREAM = {"x-queue-type": "stream"}
 
 
 def options_of(node: Node, streams: list[str], **more: object) -> dict[str, str]:
-    found = {"url": node.url, "streams": ",".join(streams), "planningIntervalMs": "0", "pollTimeoutMs": "2000"}
+    found = {"url": node.url, "streams": ",".join(streams), "planningInterval": "0s", "pollTimeout": "2s"}
     return {**found, **{name: str(value) for name, value in more.items()}}
 
 
@@ -144,7 +144,7 @@ def test_long_ranges_are_read_in_pieces(broker: Node, queues: DeclareAll, monkey
 def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, queues: DeclareAll) -> None:
     arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
     names = queues(1, arguments=arguments)
-    one = StreamDriver(options_of(broker, names, startingOffsets="earliest", pollTimeoutMs=500))
+    one = StreamDriver(options_of(broker, names, startingOffsets="earliest", pollTimeout="500ms"))
     one.offset = one.plan()
     first = {**one.offset, "from": {names[0]: 0}, "streams": {names[0]: 100}}
     broker.publish(names[0], [b"x" * 500] * 100, commit=True)
@@ -161,7 +161,7 @@ def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, que
     eventually(lambda: bounds(one.options.broker, names, "last")[names[0]] > before)
     with pytest.raises(StreamTruncated, match=f"offsets 0 to .* of stream '{names[0]}' are gone"):
         one.read(first)
-    lenient = StreamDriver(options_of(broker, names, failOnDataLoss="false", pollTimeoutMs=500))
+    lenient = StreamDriver(options_of(broker, names, failOnDataLoss="false", pollTimeout="500ms"))
     assert all(row["offset"] > 20 for part in lenient.read(first) for row in part)
 
 
@@ -171,7 +171,7 @@ def test_a_gap_is_crossed_at_once(broker: Node, queues: DeclareAll) -> None:
     arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
     names = queues(1, arguments=arguments)
     options = options_of(
-        broker, names, startingOffsets="earliest", failOnDataLoss="false", maxMessagesPerTrigger=1, pollTimeoutMs=500
+        broker, names, startingOffsets="earliest", failOnDataLoss="false", maxMessagesPerTrigger=1, pollTimeout="500ms"
     )
     one = StreamDriver(options)
     one.offset = one.plan()
@@ -196,7 +196,7 @@ def test_a_gap_is_crossed_at_once(broker: Node, queues: DeclareAll) -> None:
 def test_silence_is_no_loss(strict: str, broker: Node, queues: DeclareAll) -> None:
     names = queues(1, arguments=STREAM)
     fill(broker, names, 10)
-    options = source_options(options_of(broker, names, failOnDataLoss=strict, pollTimeoutMs=100, connectRetries=1))
+    options = source_options(options_of(broker, names, failOnDataLoss=strict, pollTimeout="100ms", connectRetries=1))
     rows = streams.read_rows(options, ["body"], Range(names[0], 0, 15))
     assert next(rows).column("body").to_pylist() == unique(names[0], 10)
     with pytest.raises(ConnectionFailed, match=f"no messages of stream '{names[0]}' from offset 10 on"):
@@ -288,7 +288,7 @@ def test_offsets_that_are_no_messages_are_no_loss(speaking: Node) -> None:
 def test_a_stream_that_retention_emptied_is_as_it_was(broker: Node, queues: DeclareAll) -> None:
     arguments = {**STREAM, "x-max-length-bytes": 20_000, "x-stream-max-segment-size-bytes": 10_000}
     names = queues(1, arguments=arguments)
-    one = StreamDriver(options_of(broker, names, pollTimeoutMs=300))
+    one = StreamDriver(options_of(broker, names, pollTimeout="300ms"))
 
     def empty() -> bool:
         return not seen_bounds(one.options.broker, names, "last", 0.25) and broker.count(names[0]) > 0
@@ -409,7 +409,7 @@ def test_a_stream_is_read_from_a_moment_on(broker: Node, queues: DeclareAll) -> 
     between = int(time.time()) + 1
     eventually(lambda: time.time() > between + 0.1, 10)
     published(broker, names[0], unique(names[0], 7, 20), 20)
-    found = StreamDriver(options_of(broker, names, startingTimestamp=between * 1000, pollTimeoutMs=500))
+    found = StreamDriver(options_of(broker, names, startingTimestamp=between * 1000, pollTimeout="500ms"))
     found.offset = found.plan()
     # One has later messages, the other one ended before.
     assert found.offset["streams"] == dict(zip(names, (20, 20), strict=True))
@@ -417,7 +417,7 @@ def test_a_stream_is_read_from_a_moment_on(broker: Node, queues: DeclareAll) -> 
     published(broker, names[1], [b"later"], 20)
     assert [bodies(rows) for rows in found.all()] == [[b"later"]]
     for moment, first in (0, 0), ((between + 86_400) * 1000, 27):
-        one = StreamDriver(options_of(broker, names[:1], startingTimestamp=moment, pollTimeoutMs=500))
+        one = StreamDriver(options_of(broker, names[:1], startingTimestamp=moment, pollTimeout="500ms"))
         assert one.plan()["streams"] == {names[0]: first}
     [rows] = batch(options_of(broker, names[:1], startingTimestamp=between * 1000))
     assert bodies(rows) == unique(names[0], 7, 20)
@@ -447,7 +447,7 @@ def test_queues_are_browsed_and_keep_their_messages(broker: Node, queues: Declar
 def test_browsed_rows_may_be_split_and_stay_with_their_queue(broker: Node, queues: DeclareAll) -> None:
     names = queues(2)
     running.fill(broker, names, 10)
-    options = {"url": broker.url, "queues": ",".join(names), "pollTimeoutMs": "300", "numPartitions": "2"}
+    options = {"url": broker.url, "queues": ",".join(names), "pollTimeout": "300ms", "numPartitions": "2"}
     assert sorted(list(counts(part).items()) for part in batch(options)) == [[(name, 10)] for name in names]
     eventually(lambda: [broker.count(name) for name in names] == [10, 10])
     parts = batch({**options, "queueAssignment": "split", "rowOrder": "queue", "maxMessages": "8"})

@@ -16,7 +16,7 @@ from fairsched.spark.source.queues import QueuesReader
 
 
 def drive(broker: Node, names: list[str], reader: type[QueuesReader] = QueuesReader, **more: object) -> Driver:
-    return Driver(options_of(broker, dict.fromkeys(names, 1), None, planningIntervalMs=0, **more), reader)
+    return Driver(options_of(broker, dict.fromkeys(names, 1), None, planningInterval="0s", **more), reader)
 
 
 def test_everything_is_read_once_without_a_spool(broker: Node, queues: DeclareAll) -> None:

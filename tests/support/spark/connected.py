@@ -42,7 +42,7 @@ def placed(spark: Any) -> tuple[Any, Any]:
 
 def viewed(spark: Any, options: dict[str, str]) -> tuple[Any, Any]:
     """Queues in SQL, before anything is taken from them."""
-    given = ", ".join(f"{name} '{options[name]}'" for name in ("url", "queues", "pollTimeoutMs"))
+    given = ", ".join(f"{name} '{options[name]}'" for name in ("url", "queues", "pollTimeout"))
     spark.sql(f"CREATE TEMPORARY VIEW waiting USING rabbitmq OPTIONS ({given})")
     found = spark.sql("SELECT queue, count(*) AS messages FROM waiting GROUP BY queue").collect()
     return {row.queue: row.messages for row in found}, dict.fromkeys(json.loads(options["queues"]), 60)

@@ -38,7 +38,7 @@ def fill(node: Node, queues: list[str], count: int, **properties: Any) -> set[by
 def options_of(node: Node, quanta: dict[str, int], spool: Path | str | None, **more: object) -> dict[str, str]:
     """Options of a source over queues; without a spool, messages are acknowledged before they are shown."""
     kept = {"ackMode": "auto"} if spool is None else {"spoolLocation": str(spool)}
-    found = {"url": node.url, "queues": json.dumps(quanta), "pollTimeoutMs": "1000", **kept}
+    found = {"url": node.url, "queues": json.dumps(quanta), "pollTimeout": "1s", **kept}
     return {**found, **{name: str(value) for name, value in more.items()}}
 
 

@@ -37,7 +37,7 @@ _PORT = 5672
     "survive a restart; it is created if missing. [default: keep everything in memory only]",
 )
 def broker(port: int, status_port: int | None, data_dir: str | None) -> None:
-    """Run an AMQP 0-9-1 broker until SIGTERM or SIGINT.
+    """Run a small AMQP 0-9-1 broker, instead of RabbitMQ, until SIGTERM or SIGINT.
 
     Prints its URL, and below it the address of the status page, as soon as clients can connect. User and password are
     "guest".

@@ -49,7 +49,7 @@ _PYTHON = re.compile(
     help="Write a report of shares and message ages at the end, to FILE.html or FILE.png.",
 )  # fmt: skip
 def pipeline(file: Path, master: str | None, as_json: bool, picture: Path | None) -> None:
-    """Run a pipeline from RabbitMQ through Spark.
+    """Run a Spark job on RabbitMQ queues, described in a file.
 
     PIPELINE.toml names the queues and the sink, and optionally a hash ring to partition by and a function to apply
     (Arrow record batches in and out). With the trigger "available-now" the pipeline ends when the messages that were

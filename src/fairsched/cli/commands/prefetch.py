@@ -45,7 +45,7 @@ from fairsched.prefetch import LARGEST_PREFETCH, Analysis, analyse, recommend
 def prefetch(
     round_trip: float, service: float, chosen: int | None, headroom: float, as_json: bool, plot: Path | None
 ) -> None:
-    """Recommend a prefetch count.
+    """Calculate the prefetch that keeps a handler busy.
 
     The recommendation is the smallest that keeps one worker busy; multiply it by the number of workers. The first
     table compares it with others; the second shows what happens when the network or the handler slows down.

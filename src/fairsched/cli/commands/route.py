@@ -1,4 +1,4 @@
-"""``fairsched route``: show which queue each key routes to."""
+"""``fairsched route``: show the queue that consistent hashing chooses for each key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairsched.cli.parameters import bindings_option
 @click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=0, show_default=True, help="Seed of the hash ring.")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def route(bindings: tuple[tuple[str, str], ...], rabbitmq: bool, points: int, seed: int, keys: tuple[str, ...]) -> None:
-    """Show which queue each key routes to.
+    """Show the queue that consistent hashing chooses for each key.
 
     Prints key and queue, separated by a tab. By default keys are placed on a consistent-hash ring, so that few keys
     move when a queue is added or removed. With --rabbitmq they go where the broker's x-consistent-hash exchange sends

@@ -34,7 +34,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 @settings_options
 @config_option
 def run(reference: str, config: Path | None, **given: Any) -> None:
-    """Consume with the handlers of an app until SIGTERM or SIGINT.
+    """Consume queues with the handlers of your app, until SIGTERM or SIGINT.
 
     MODULE:APP names a fairsched.App, such as "workers.mail:app"; the current directory is importable. The first
     signal is a warm shutdown: take no more messages, handle and acknowledge those already received, and exit. The

@@ -47,7 +47,7 @@ class FailurePolicy:
 
     Parameters
     ----------
-    on_error : "requeue", "reject", "dead-letter" or callable
+    on_error : "requeue", "reject" or callable
         As `Consumer` documents it.
     counters : Counters
         Counts ``errors``.

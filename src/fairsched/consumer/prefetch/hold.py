@@ -106,7 +106,7 @@ class BackloggedSlots:
         self._lanes.hold(found.queue, True, self._is_awaited(found))
 
     def _set_patience(self) -> None:
-        chosen, measurements = self._settings.options.anticipation, self._measurements
+        chosen, measurements = self._settings.anticipation, self._measurements
         self._lanes.anticipate(
             chosen if chosen is not None else patience(measurements.round_trip(), measurements.refill())
         )

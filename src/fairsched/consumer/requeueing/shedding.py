@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.requeueing.budget import Budget
@@ -29,51 +28,45 @@ MAX_RETURNS = 10
 _IDLE_LAWS = 1024
 
 
-@dataclass(frozen=True)
-class SheddingRules:
-    """The options of a consumer about messages that wait too long; see `Consumer` for the fields."""
-
-    law: CoDel
-    requeue: bool
-    budget: int
-    when_alone: bool
-
-
-def shedding_rules(
-    codel: CoDel | None, requeue: bool, budget: int, when_alone: bool, *, ordered: bool
-) -> SheddingRules | None:
-    """Check what a consumer is told about messages that wait too long.
+def checked_codel(codel: CoDel | None, *, ordered: bool) -> CoDel | None:
+    """Check the `codel` of a consumer, and set the default of `max_returns`.
 
     Parameters
     ----------
-    codel, requeue, budget, when_alone
-        As `Consumer` documents ``codel``, ``codel_requeue``, ``codel_budget`` and ``codel_when_alone``.
+    codel : CoDel or None
+        As `Consumer` documents it.
     ordered : bool
         Whether there is an ordering key.
 
     Returns
     -------
-    SheddingRules or None
-        None without a law.
+    CoDel or None
+        A copy with a `max_returns`; None without CoDel.
 
     Raises
     ------
     ConfigurationError
-        If one of them is not allowed, or messages would be requeued that must stay in order.
+        If `codel` is something else, or messages would be requeued that must stay in order.
     """
     if codel is None:
         return None
     if not isinstance(codel, CoDel):
         raise ConfigurationError(f"codel must be a fairsched.CoDel or None, got {codel!r}")
-    if ordered and requeue:
+    if ordered and codel.requeue:
         raise ConfigurationError(
             "codel with an ordering_key would break the order: what is behind a returned message overtakes it; "
-            "use codel_requeue=False, which dead-letters messages that wait too long, or no ordering_key"
+            "use CoDel(requeue=False), which dead-letters messages that wait too long, or no ordering_key"
         )
-    law = copy.copy(codel)
-    if law.max_returns is None:
-        law = CoDel(law.target, law.interval, min_backlog=law.min_backlog, law=law.law, max_returns=MAX_RETURNS)
-    return SheddingRules(law, requeue, budget, when_alone)
+    return CoDel(
+        codel.target,
+        codel.interval,
+        min_backlog=codel.min_backlog,
+        law=codel.law,
+        max_returns=MAX_RETURNS if codel.max_returns is None else codel.max_returns,
+        requeue=codel.requeue,
+        budget=codel.budget,
+        when_alone=codel.when_alone,
+    )
 
 
 class Shedding:
@@ -81,8 +74,8 @@ class Shedding:
 
     Parameters
     ----------
-    rules : SheddingRules
-        The law, and what guards it.
+    codel : CoDel
+        The law, and what guards it; each slot has a copy.
     counters : Counters
         Counts ``shed`` (returned), ``kept_alone`` and ``kept_budget`` (would have been).
     alone : callable
@@ -103,18 +96,18 @@ class Shedding:
 
     def __init__(
         self,
-        rules: SheddingRules,
+        codel: CoDel,
         counters: Counters,
         alone: Callable[[str], bool],
         advice: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._rules = rules
+        self._codel = codel
         self._counters = counters
         self._alone = alone
         self._advice = advice
         self._clock = clock
-        self._budget = Budget(rules.budget)
+        self._budget = Budget(codel.budget)
         self._laws: dict[tuple[int, Hashable], CoDel] = {}
         self._guard = threading.RLock()
         self._explained: set[str] = set()
@@ -125,7 +118,7 @@ class Shedding:
         with self._guard:
             law = self._laws.get(key)
             if law is None:
-                law = self._laws[key] = copy.copy(self._rules.law)
+                law = self._laws[key] = copy.copy(self._codel)
             left = lane.backlog(slot)
             now = self._clock()
             going = law.should_return(message.arrived, now, left)
@@ -142,15 +135,15 @@ class Shedding:
             return False
         self._counters.add("shed")
         self._explain("shed", message, now)
-        message.nack(self._rules.requeue)
+        message.nack(self._codel.requeue)
         return True
 
     def _objection(self, message: Message) -> str:
         """Name the counter of the reason for which a message is kept, or nothing."""
-        rules = self._rules
-        if not rules.requeue:
+        codel = self._codel
+        if not codel.requeue:
             return ""
-        if not rules.when_alone and self._alone(message.queue):
+        if not codel.when_alone and self._alone(message.queue):
             return "kept_alone"
         return "" if self._budget.grant(message) else "kept_budget"
 
@@ -159,19 +152,19 @@ class Shedding:
         if what in self._explained:
             return
         self._explained.add(what)
-        law = self._rules.law
+        law = self._codel
         waited = f"message {message.delivery_tag} of queue {message.queue!r} waited {now - message.arrived:.3g} s here"
         beyond = f"messages have waited {law.target:g} s or more for longer than {law.interval:g} s"
         if what == "shed":
-            where = "to its queue, for another consumer" if self._rules.requeue else "as a dead letter"
+            where = "to its queue, for another consumer" if self._codel.requeue else "as a dead letter"
             _log.warning("%s, and %s: it is returned %s; further returns are only counted", waited, beyond, where)
         elif what == "kept_alone":
             _log.warning(
                 "%s, and %s, but this queue has no other consumer, so it would be redelivered at once: it is kept. "
-                "%s; codel_when_alone=True returns it anyway", waited, beyond, self._advice(),
+                "%s; CoDel(when_alone=True) returns it anyway", waited, beyond, self._advice(),
             )  # fmt: skip
         else:
-            _log.info("%s, but has been returned %d times or may have been: it is kept", waited, self._rules.budget)
+            _log.info("%s, but has been returned %d times or may have been: it is kept", waited, self._codel.budget)
 
     def law_of(self, lanes: Iterable[FairQueue], slot: Hashable) -> tuple[bool, CoDelStats] | None:
         """Return whether messages of a slot are being returned, and its figures in all lanes; None: it had none yet."""

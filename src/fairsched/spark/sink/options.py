@@ -36,7 +36,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         routing_key=reader.text("routingKey", ""),
         mandatory=reader.flag("mandatory", True),
         confirm_window=reader.number("confirmWindow", 2000),
-        confirm_timeout=reader.seconds("confirmTimeoutMs", "30000"),
+        confirm_timeout=reader.seconds("confirmTimeout", "30s"),
         delivery_mode=reader.number("deliveryMode", 2, 1, 2),
         message_id=reader.choice("messageId", "auto", "column", "none"),
         hash_ring=reader.weights("hashRing"),

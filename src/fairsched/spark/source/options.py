@@ -136,21 +136,21 @@ def _most_bytes(reader: OptionReader, spool: str | None, streams: Mapping[str, i
 def _shedding(reader: OptionReader, streams: Mapping[str, int]) -> Shedding | None:
     """Read the options of CoDel; None without a target."""
     found = Shedding(
-        reader.seconds("codelTargetMs", "0"),
-        reader.seconds("codelIntervalMs", "100"),
+        reader.seconds("codelTarget", "0s"),
+        reader.seconds("codelInterval", "100ms"),
         reader.choice("codelAction", "flag", "requeue", "dead-letter"),
     )
-    if not reader.given("codelTargetMs"):
-        idle = reader.given("codelIntervalMs", "codelAction")
+    if not reader.given("codelTarget"):
+        idle = reader.given("codelInterval", "codelAction")
         if idle:
-            raise ConfigurationError(f"option {', '.join(idle)} is valid only together with codelTargetMs")
+            raise ConfigurationError(f"option {', '.join(idle)} is valid only together with codelTarget")
         return None
     if streams:
-        raise ConfigurationError("option codelTargetMs is for queues only: messages of a stream cannot be returned")
+        raise ConfigurationError("option codelTarget is for queues only: messages of a stream cannot be returned")
     try:
         CoDel(found.target, found.interval)
     except ValueError as error:
-        raise ConfigurationError(f"options codelTargetMs and codelIntervalMs: {error}") from None
+        raise ConfigurationError(f"options codelTarget and codelInterval: {error}") from None
     return found
 
 
@@ -240,8 +240,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         key_quanta=reader.weights("keyQuanta", listed=False),
         fair_lookahead=reader.number("fairLookahead", 1, 1, 100),
         max_returns=reader.number("maxReturns", 1, 0),
-        poll_timeout=reader.seconds("pollTimeoutMs", "2000"),
-        planning_interval=reader.seconds("planningIntervalMs", "200"),
+        poll_timeout=reader.seconds("pollTimeout", "2s"),
+        planning_interval=reader.seconds("planningInterval", "200ms"),
         consumer_arguments=_consumer_arguments(reader, streams),
         starting_offsets=_starting(reader, streams),
         ending_offsets=_offsets(reader, "endingOffsets", "latest") or "latest",

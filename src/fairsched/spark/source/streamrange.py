@@ -234,7 +234,7 @@ def _fill(session: Session, piece: _RangeChannel, position: int, idle: float) ->
     if not piece.deliveries.count:
         raise ConnectionFailed(
             f"{session.address}: no messages of stream {piece.stream!r} from offset {position} on within {idle:g} s "
-            "(pollTimeoutMs). No offset is skipped. If this continues, either retention has removed all messages, "
+            "(pollTimeout). No offset is skipped. If this continues, either retention has removed all messages, "
             "which is reported with the next message; or the stream was recreated and ends before that offset: then "
             "the query needs a new checkpoint"
         )
