@@ -25,7 +25,7 @@ def drain(jobs: WaitingJobs) -> list[Job]:
 
 
 def test_shares_are_exact_while_all_wait() -> None:
-    jobs = WaitingJobs({"gold": 40, "free": 10}, 5, "constant")
+    jobs = WaitingJobs({"gold": 40, "free": 10, "*": 5}, "constant")
     for number in range(100):
         for slot in ("gold", "free", "other"):
             jobs.put(Job(slot, number, None))
@@ -35,7 +35,7 @@ def test_shares_are_exact_while_all_wait() -> None:
 
 @given(st.lists(st.tuples(slots, st.integers(0, 3))))
 def test_every_job_comes_once_and_by_rank_within_its_slot(given: list[tuple[str, int]]) -> None:
-    jobs = WaitingJobs({"gold": 3}, 1, "time")
+    jobs = WaitingJobs({"gold": 3}, "time")
     for number, (slot, priority) in enumerate(given):
         jobs.put(Job(slot, (priority, number), number))
     taken = drain(jobs)
@@ -51,7 +51,7 @@ def test_shares_are_shares_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(1).__next__
     clock = SimpleNamespace(now=now())
     monkeypatch.setattr(time, "monotonic_ns", lambda: clock.now)
-    jobs = WaitingJobs({"slow": 1, "quick": 1}, 1, "time")
+    jobs = WaitingJobs({"slow": 1, "quick": 1}, "time")
     takes: dict[Any, int] = {"slow": 50_000_000, "quick": 5_000_000}
     spent: Counter[Any] = Counter()
     for slot in takes:
@@ -67,7 +67,7 @@ def test_shares_are_shares_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_kept_no_worker_busy_costs_nothing() -> None:
-    jobs = WaitingJobs({"gold": 1, "free": 1}, 1, "constant")
+    jobs = WaitingJobs({"gold": 1, "free": 1}, "constant")
     for number in range(20):
         jobs.put(Job("gold", number, None))
         jobs.put(Job("free", number, None))
@@ -82,7 +82,7 @@ def test_what_kept_no_worker_busy_costs_nothing() -> None:
 
 
 def test_clear_forgets_jobs() -> None:
-    jobs = WaitingJobs(None, 1, "time")
+    jobs = WaitingJobs(None, "time")
     jobs.put(Job("a", 1, None))
     jobs.clear()
     assert len(jobs) == 0
@@ -93,10 +93,10 @@ def test_clear_forgets_jobs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (({"gold": 0}, 1, "time"), "weight of 'gold' must be a whole number of at least 1, got 0"),
-        (({"gold": True}, 1, "time"), "weight of 'gold' must be"),
-        (({}, 0, "time"), "weight of all others must be a whole number of at least 1, got 0"),
-        (({}, 1, "bytes"), "cost must be 'time' or 'constant', got 'bytes'"),
+        (({"gold": 0}, "time"), "weight of 'gold' must be a whole number of at least 1, got 0"),
+        (({"gold": True}, "time"), "weight of 'gold' must be"),
+        (({"*": 0}, "time"), "weight of .* must be a whole number of at least 1, got 0"),
+        (({}, "bytes"), "cost must be 'time' or 'constant', got 'bytes'"),
     ],
 )
 def test_wrong_values_are_named(arguments: Any, text: str) -> None:
