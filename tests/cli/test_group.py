@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 import fairsched
 from fairsched.cli import main
-from fairsched.cli.group import COMMANDS, SECTIONS, cli
+from fairsched.cli.commands import COMMANDS, SECTIONS
+from fairsched.cli.group import cli
 from fairsched.config.consumer_options import OPTIONS
 
 

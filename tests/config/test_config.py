@@ -500,8 +500,8 @@ def test_refused_tenants() -> None:
     for value in ("acme", ["acme"], {"acme": "many"}, {"acme": True}, 3, {}, "acme=1,acme=2"):
         with pytest.raises(ConfigurationError, match="tenants must be names of tenants with weights"):
             Settings(tenants=value)
-    with pytest.raises(ConfigurationError, match="unknown 'wieght' of tenant 'acme'; there are weight, limit, band"):
-        Settings(tenants={"acme": {"wieght": 3}})
+    with pytest.raises(ConfigurationError, match="unknown 'wait' of tenant 'acme'; there are weight, limit, band"):
+        Settings(tenants={"acme": {"wait": 3}})
     with pytest.raises(ConfigurationError, match=r'quote it in TOML: "acme\.eu"'):
         Settings(tenants={"acme": {"eu": 3}})
 

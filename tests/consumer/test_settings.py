@@ -53,7 +53,7 @@ def test_tenants_share_one_scale_with_the_default() -> None:
             "tenant 'a': limit of a tenant must be a fairsched.Limit",
         ),
         ({"key": "header:t", "tenants": {"*": {"band": 3}}}, r"band of tenant '\*' must be None, got 3"),
-        ({"queues": {"a": {"wieght": 1}}}, "unknown 'wieght' of queue 'a'; there are weight, prefetch, on_error"),
+        ({"queues": {"a": {"wait": 1}}}, "unknown 'wait' of queue 'a'; there are weight, prefetch, on_error"),
         ({"key": "nonsense"}, "key must be"),
         ({"ordering_key": "nonsense"}, "ordering_key must be"),
         ({"subkey": "nonsense"}, "subkey must be 'header:NAME', 'property:NAME' or a function of the message, got"),

@@ -7,9 +7,8 @@ from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init
 from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
 from fairsched.core.broker.errors cimport Refusal
 from fairsched.core.broker.exchanges.consistenthash cimport ConsistentHash
-from fairsched.core.broker.exchanges.declaring cimport (
-    exchange_declare, exchange_delete, topology_bind, topology_unbind,
-)
+from fairsched.core.broker.exchanges.bind cimport topology_bind, topology_unbind
+from fairsched.core.broker.exchanges.declare cimport exchange_declare, exchange_delete
 from fairsched.core.broker.exchanges.exchanges cimport queue_add, queue_remove, topology_clear, topology_init
 from fairsched.core.broker.exchanges.names cimport Names
 from fairsched.core.broker.exchanges.routing cimport (

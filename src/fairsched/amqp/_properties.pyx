@@ -34,7 +34,7 @@ cdef tuple type_row(int letter):
     return FAMILIES[<int> type.family], None if type.size == SIZE_AHEAD else type.size, bool(type.is_signed)
 
 
-#: Types of header fields by the code of their letter: family, bytes of a value (None: its length comes first, in 4 bytes),
+#: Types of header fields by the code of their letter: family, bytes of a value (None: its length precedes it),
 #: and whether it is signed. The table is core/amqp/fieldtypes.pxd.
 FIELD_TYPES = {letter: type_row(letter) for letter in range(256) if type_of(letter).family != FAMILY_UNKNOWN}
 

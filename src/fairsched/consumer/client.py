@@ -22,8 +22,8 @@ from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
 from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
+from fairsched.consumer.requeueing.codel_returns import Shedding
 from fairsched.consumer.requeueing.pace import Pace
-from fairsched.consumer.requeueing.shedding import Shedding
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState

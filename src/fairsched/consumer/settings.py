@@ -23,7 +23,7 @@ from fairsched.consumer.handling.retries import delay_queue
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.prefetch.arithmetic import windows_for
 from fairsched.consumer.prefetch.auto import start_windows
-from fairsched.consumer.requeueing.shedding import checked_codel
+from fairsched.consumer.requeueing.codel_returns import checked_codel
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
 from fairsched.scheduling._arrays import AMOUNT_MAX

@@ -2,29 +2,27 @@
 
 In this file, in this order:
 
-    Counters             what one consumer has done so far, and how long its messages took
-    AckPolicy            when acknowledgements leave
     Settlements          what is settled and not sent, of all channels of a consumer
     ChannelDeliveries    what one channel has delivered, and how it is settled
     Message              one delivery, in the hands of a handler; a header of it as a key
     give_deliveries      from the bytes of a connection to messages
     Intake               from there into the lanes
     LentConnection       the connection, for the thread that consumes while the I/O thread waits
-    MessageSource        and out of these, to the workers
-    note_failures        messages whose handlers raised: from then on only the consumer's decision settles them
-    settle_all           many messages at once
+
+Beside it: `_messagesource`, from the lanes to the workers; `_settling`, many messages at once, and those whose handlers
+raised; `_counters`; `_ackpolicy`, when settlements leave; `_columns` and `_collected`, messages as columns.
 
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
 message is made once, by the thread that reads it. It refers to the bytes read, in which its method and properties stay
 undecoded, and its body uncopied, until they are used.
 
-Exclusion. Who has the connection delivers and sends, one thread at a time: the I/O thread, unless it lent it; any
+Exclusion. The thread that has the connection delivers and sends: the I/O thread, unless it lent it; any
 thread may settle and take messages. What several threads change is changed with the GIL held, in one stretch without
 Python code; on free-threaded builds inside a critical section of the object, or of the ledger, which decides who
 settled a message.
 
 Parts that are used without a look whether they are there are made when an object is allocated, and stay until it is
-freed (`no_gc_clear`); lists are asked for their length by `len`, which looks. For somebody may come by an object while
+freed (`no_gc_clear`); lists are asked for their length by `len`, which looks. For another object may refer to it while
 the collector takes apart what it belonged to.
 """
 
@@ -1380,7 +1378,7 @@ cdef class LentConnection:
         return False
 
     cdef bint tell(self, tuple call) except -1:
-        """Call a function with arguments; or later, in the I/O thread, and True, if this is borrowed: that is Python."""
+        """Call a function with arguments; while this is borrowed, have the I/O thread call it, and return True."""
         if self.borrowed:
             self.later.append(call)
             return True

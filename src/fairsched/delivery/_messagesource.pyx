@@ -1,4 +1,4 @@
-"""Out of the lanes, to the workers: taking messages, one or many, giving them to handlers, and counting how long it took."""
+"""Out of the lanes, to the workers: taking messages, giving them to handlers, and counting how long that took."""
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE

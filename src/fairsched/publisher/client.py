@@ -8,15 +8,16 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fairsched._core import checked_timeout
 from fairsched.amqp._publishing import PublishWindow
-from fairsched.amqp.urls import check_urls, endpoint
-from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
+from fairsched.amqp.urls import endpoint
+from fairsched.errors import ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
 from fairsched.publisher.io_thread import IOThread, PublisherEvents
+from fairsched.publisher.options import PublisherOptions
 
 #: Begins the routing keys of direct reply-to, which RabbitMQ answers *and* returns if the message is mandatory.
 _DIRECT_REPLY = "amq.rabbitmq.reply-to"
@@ -44,63 +45,6 @@ _LEAVE_TIMEOUT = 5.0
 
 #: Publishers of this process, which a child process must not use.
 _opened: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-class PublisherOptions:
-    """The options of a publisher, checked.
-
-    Parameters
-    ----------
-    url : str or sequence of str
-        Broker URL, amqp:// or amqps://; several are tried in order.
-    mandatory : bool
-        Whether a message fails if it cannot be routed to a queue; otherwise the broker drops and confirms it. `publish`
-        can override this per message.
-    confirm_window : int
-        Maximum number of unconfirmed messages, at least 1.
-    confirm_bytes : int
-        Maximum number of their bytes as sent, at least 1; a single message may be larger.
-    confirm_timeout : float
-        Seconds without any confirm after which `flush`, and a `publish` that waits for room, fail.
-    connect_timeout : float
-        Seconds to wait for the first connection; then opening fails.
-
-    Raises
-    ------
-    ConfigurationError
-        If a value is invalid; the message names it.
-    """
-
-    def __init__(
-        self,
-        url: str | Sequence[str],
-        *,
-        mandatory: bool = True,
-        confirm_window: int = 2000,
-        confirm_bytes: int = 32 << 20,
-        confirm_timeout: float = 30.0,
-        connect_timeout: float = 30.0,
-    ) -> None:
-        self.urls = check_urls(url)
-        if not isinstance(mandatory, bool):
-            raise ConfigurationError(f"mandatory must be True or False, got {mandatory!r}")
-        self.mandatory = mandatory
-        self.confirm_window = _whole("confirm_window", confirm_window)
-        self.confirm_bytes = _whole("confirm_bytes", confirm_bytes)
-        self.confirm_timeout = _seconds("confirm_timeout", confirm_timeout)
-        self.connect_timeout = _seconds("connect_timeout", connect_timeout)
-
-
-def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
-        raise ConfigurationError(f"{name} must be an int of at least 1, got {value!r}")
-    return value
-
-
-def _seconds(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ConfigurationError(f"{name} must be a positive number of seconds, got {value!r}")
-    return min(checked_timeout(value, name), threading.TIMEOUT_MAX)
 
 
 class Client(PublisherEvents):

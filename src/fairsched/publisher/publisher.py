@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp.flag import Flag
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
-from fairsched.publisher.client import Client, PublisherOptions, confirmations, message_count
+from fairsched.publisher.client import Client, confirmations, message_count
+from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
     from pika.spec import BasicProperties

@@ -15,7 +15,7 @@ from pika.spec import BasicProperties
 
 from fairsched import CoDel, ConfigurationError, FairQueue
 from fairsched.consumer.requeueing.budget import REMEMBERED, Budget
-from fairsched.consumer.requeueing.shedding import MAX_RETURNS, Shedding, checked_codel
+from fairsched.consumer.requeueing.codel_returns import MAX_RETURNS, Shedding, checked_codel
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.delivery._counters import Counters
 from fairsched.delivery._delivery import Message

@@ -20,7 +20,7 @@ from support.spark.running import Driver, bodies, options_of, unique
 from support.waiting import eventually
 
 from fairsched import CoDel
-from fairsched.consumer.requeueing.shedding import MAX_RETURNS
+from fairsched.consumer.requeueing.codel_returns import MAX_RETURNS
 from fairsched.errors import ConfigurationError
 from fairsched.spark.source import partition
 from fairsched.spark.source.batch import BatchReader, browse

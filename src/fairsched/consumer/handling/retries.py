@@ -34,7 +34,7 @@ from fairsched.consumer.handling.described import described, shown
 from fairsched.delivery._settling import settle_failed
 from fairsched.errors import MessageReturned, PublishFailed
 from fairsched.publisher.client import Client as PublisherClient
-from fairsched.publisher.client import PublisherOptions
+from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
     from fairsched.amqp._publishing import Confirmation

@@ -157,6 +157,9 @@ cdef inline bint refuse_type(
     refusal_resource(r, exchange, name, vhost)
     return False
 
+cdef inline bint refuse_default(Refusal* r) noexcept nogil:
+    return refuse(r, 403, "operation not permitted on the default exchange")
+
 cdef inline bint refuse_missing(Refusal* r, bint exchange, Text name, Text vhost) noexcept nogil:
     return refuse_resource(r, NOT_FOUND, "no ", exchange, name, vhost, "")
 

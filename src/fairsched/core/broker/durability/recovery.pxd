@@ -25,7 +25,8 @@ from fairsched.core.broker.durability.keeping cimport (
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_say, refusal_text, refuse, refuse_memory,
 )
-from fairsched.core.broker.exchanges.declaring cimport exchange_declare, topology_bind
+from fairsched.core.broker.exchanges.bind cimport topology_bind
+from fairsched.core.broker.exchanges.declare cimport exchange_declare
 from fairsched.core.broker.exchanges.names cimport NameEntry, Names, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.exchanges.state cimport Binding, Exchange, queue_find
 from fairsched.core.broker.methods.queue cimport host_add_queue

@@ -2,7 +2,7 @@
 
 Nothing here depends on connections. Read state.pxd first: the objects. Then
 
-    declaring       declare, delete, bind, unbind by name, with RabbitMQ's refusals
+    declare, bind   declare, delete, bind, unbind by name, with RabbitMQ's refusals
     exchanges       exchanges and queues: added, removed; bindings: the same
     routing         from a message to queues
 

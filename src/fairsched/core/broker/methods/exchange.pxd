@@ -1,6 +1,7 @@
 """Class exchange: declare, delete, bind, unbind.
 
-Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of declaring.pxd.
+Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges/declare.pxd
+and bind.pxd.
 """
 
 from fairsched.core.amqp.constants cimport (
@@ -12,9 +13,8 @@ from fairsched.core.amqp.methods cimport (
 )
 from fairsched.core.amqp.octets cimport Reader
 from fairsched.core.broker.errors cimport Refusal, refuse_syntax
-from fairsched.core.broker.exchanges.declaring cimport (
-    exchange_declare, exchange_delete, topology_bind, topology_unbind,
-)
+from fairsched.core.broker.exchanges.bind cimport topology_bind, topology_unbind
+from fairsched.core.broker.exchanges.declare cimport exchange_declare, exchange_delete
 from fairsched.core.broker.state cimport BrokerConnection, Channel
 
 cdef inline bint on_exchange_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:

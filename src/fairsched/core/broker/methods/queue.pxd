@@ -1,7 +1,7 @@
 """Class queue: declare, bind, unbind, purge, delete.
 
-Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of declaring.pxd; purge and
-delete O(messages).
+Thread safety: the connection's thread; changes take the topology's lock. Complexity: that of exchanges/bind.pxd;
+purge and delete O(messages).
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -22,7 +22,7 @@ from fairsched.core.broker.errors cimport (
     Refusal, refuse, refuse_locked, refuse_memory, refuse_missing, refuse_name, refuse_number, refuse_resource,
     refuse_syntax, same_flag,
 )
-from fairsched.core.broker.exchanges.declaring cimport topology_bind, topology_unbind
+from fairsched.core.broker.exchanges.bind cimport topology_bind, topology_unbind
 from fairsched.core.broker.exchanges.exchanges cimport queue_add
 from fairsched.core.broker.exchanges.state cimport queue_find
 from fairsched.core.broker.generated cimport name_generate
