@@ -153,3 +153,22 @@ def test_handlers_that_raise_leave_room_for_other_threads(url: str) -> None:
         [sys.executable, "-c", textwrap.dedent(code), url], capture_output=True, text=True, timeout=60
     )
     assert (run.stdout.strip(), run.returncode) == ("[]", 0), run.stderr
+
+
+def test_a_done_callback_cannot_leave_the_block_by_an_exception(url: str) -> None:
+    """As it cannot call `close`: the I/O thread would wait for its own end, and the messages would fail."""
+    errors: list[BaseException] = []
+
+    def leave(_confirmation: object) -> None:
+        try:
+            publisher.__exit__(KeyError, KeyError(), None)
+        except RuntimeError as error:
+            errors.append(error)
+
+    with Publisher(url) as publisher:
+        publisher.publish(b"first", "q").add_done_callback(leave)
+        publisher.flush()
+        publisher.publish(b"second", "q").result(timeout=10)
+    assert [str(error).partition(" and ")[0] for error in errors] == [
+        "a done callback runs in the publisher's I/O thread"
+    ]

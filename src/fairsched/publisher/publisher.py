@@ -118,6 +118,7 @@ class Publisher:
         if error is None:
             self.close()
             return
+        self._client.check_may_wait()
         # Messages published before the exception are still sent; but an exception must not wait for long.
         try:
             if self._client.is_open:
