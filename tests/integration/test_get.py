@@ -57,6 +57,23 @@ def test_without_a_message_in_time_it_is_empty(broker: Node, new_queue: Declare,
         consumer.get(30).ack()
 
 
+def test_a_long_wait_keeps_nothing_of_its_turns(
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+
+    def counted(found: list[Any], *arguments: Any) -> None:
+        lengths.append(len(found))
+        take(found, *arguments)
+
+    monkeypatch.setattr("fairsched.consumer.consumer._SLICE", 0.001)
+    monkeypatch.setattr("fairsched.consumer.consumer.take", counted)
+    with Consumer(broker.url, [new_queue("quiet")]) as consumer, pytest.raises(Empty):
+        consumer.get(0.2)
+    assert len(lengths) > 5
+    assert not any(lengths)
+
+
 def test_a_wait_ends_with_a_message_that_arrives(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("later")
     with Consumer(broker.url, [queue]) as consumer:

@@ -115,3 +115,58 @@ def test_a_handler_closes_while_its_thread_publishes(url: str) -> None:
         [sys.executable, "-c", textwrap.dedent(code), url], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout == "this publisher is closed; create another\n0\n", done.stderr
+
+
+def test_handlers_that_raise_leave_room_for_other_threads(url: str) -> None:
+    """In a process of its own, since every step of the wait for room is interrupted, also the one behind the lock."""
+    code = """
+    import faulthandler, signal, sys, threading
+    from fairsched import Publisher
+    faulthandler.dump_traceback_later(50, exit=True)
+    class Interrupt(Exception):
+        pass
+    def interrupt(*_):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise Interrupt
+    with Publisher(sys.argv[1], confirm_window=1, confirm_timeout=3) as publisher:
+        signal.signal(signal.SIGALRM, interrupt)
+        for turn in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn % 20 * 0.00001)
+                while True:
+                    publisher.publish(b"main", "q")
+            except Interrupt:
+                pass
+        failures = []
+        def publish():
+            try:
+                for _ in range(20):
+                    publisher.publish(b"other", "q")
+            except Exception as error:
+                failures.append(error)
+        other = threading.Thread(target=publish)
+        other.start()
+        other.join()
+    print(failures)
+    """
+    run = subprocess.run([sys.executable, "-c", textwrap.dedent(code), url], capture_output=True, text=True, timeout=60)
+    assert (run.stdout.strip(), run.returncode) == ("[]", 0), run.stderr
+
+
+def test_a_done_callback_cannot_leave_the_block_by_an_exception(url: str) -> None:
+    """As it cannot call `close`: the I/O thread would wait for its own end, and the messages would fail."""
+    errors: list[BaseException] = []
+
+    def leave(_confirmation: object) -> None:
+        try:
+            publisher.__exit__(KeyError, KeyError(), None)
+        except RuntimeError as error:
+            errors.append(error)
+
+    with Publisher(url) as publisher:
+        publisher.publish(b"first", "q").add_done_callback(leave)
+        publisher.flush()
+        publisher.publish(b"second", "q").result(timeout=10)
+    assert [str(error).partition(" and ")[0] for error in errors] == [
+        "a done callback runs in the publisher's I/O thread"
+    ]

@@ -50,8 +50,8 @@ class Flag:
             return True
         lock = threading.Lock()
         lock.acquire()
-        self._waiting.append(lock)
         try:
+            self._waiting.append(lock)  # in here: after it, the handler of a signal may raise
             return self._up or lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)) or self._up
         finally:
             self._waiting.remove(lock)

@@ -170,6 +170,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
                     return found[-1][0]
                 if left == 0.0:
                     raise Empty
+                found.clear()  # of the empty list: a wait of days would collect one for each second
             raise ShutDown("the consumer was stopped, and its shutdown timeout has passed")
         except BaseException as error:
             for messages in found:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fairsched.amqp._publishing import Confirmation
     from fairsched.delivery._delivery import Message
-    from fairsched.publisher.client import Outgoing
+    from fairsched.publisher.client import Outgoing, Patience
 
 __all__ = ["Publisher"]
 
@@ -119,6 +119,7 @@ class Publisher:
         if error is None:
             self.close()
             return
+        self._client.check_may_wait()
         # Messages published before the exception are still sent; but an exception must not wait for long.
         try:
             if self._client.is_open:
@@ -229,10 +230,23 @@ class Publisher:
         client.check_may_wait()
         client.window.wake_again()
         patience = client.patience()
-        while not self._turn.acquire(timeout=patience.left()):
-            client.check_open()
-            if patience.left() == 0:
-                raise client.no_room(client.settings.confirm_timeout)
+        held: list[bool] = []
+        try:
+            # The lock and the note of it are one step: the handler of a signal may raise after each call, and a lock
+            # that nothing releases would keep all other threads out.
+            while not held or not held[-1]:
+                client.check_open()
+                if held and patience.left() == 0:
+                    raise client.no_room(client.settings.confirm_timeout)
+                held.extend(map(self._turn.acquire, (True,), (patience.left(),)))
+            return self._put_when_room(message, patience)
+        finally:
+            if held and held[-1]:
+                self._turn.release()
+
+    def _put_when_room(self, message: Outgoing, patience: Patience) -> Confirmation:
+        """Wait for room; this thread has its turn."""
+        client = self._client
         interrupts = client.window.queueing
         try:
             client.window.queueing = True
@@ -248,7 +262,6 @@ class Publisher:
             client.window.queueing = interrupts
             if interrupts:
                 self._changed.set()  # make the interrupted call check again: its change may have been cleared here
-            self._turn.release()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all published messages are confirmed.
