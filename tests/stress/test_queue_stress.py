@@ -16,6 +16,8 @@ pytestmark = pytest.mark.stress
 
 #: Of a test that is short, but has to be repeated.
 ROUNDS = 250 if EACH == FULL else 3
+#: Several short rounds, where what a consumer looks at grows with the square of the messages that one producer puts.
+SHORT_ROUNDS, SHORT = 4, EACH // 80
 
 
 def test_eight_producers_and_eight_consumers() -> None:
@@ -72,9 +74,9 @@ def test_priorities_hand_over() -> None:
 
 @pytest.mark.parametrize("kind", [STANDARD, PRIORITY, SORTED, FAIR], ids=["standard", "priority", "sorted", "fair"])
 def test_cursors_beside_those_that_have_none(kind: int) -> None:
-    each = EACH // 20
     consumers: list[dict[str, Any]] = [{"walks": i % 2 == 0, "priority": i % 3, "quits": 5} for i in range(6)]
-    run(_probe_queue.ProbeQueue(kind, 4 * each, 5), 4, each, consumers)
+    for _ in range(SHORT_ROUNDS):
+        run(_probe_queue.ProbeQueue(kind, 4 * SHORT, 5), 4, SHORT, consumers)
 
 
 @pytest.mark.parametrize("kind", [STANDARD, FAIR], ids=["standard", "fair"])
@@ -87,12 +89,12 @@ def test_rejecting(kind: int) -> None:
 
 def test_turns_of_those_that_may_not_have_everything() -> None:
     """Several priorities, of which the higher ones refuse some; the turn may pass between a look and the acquiring."""
-    each = EACH // 20
     consumers: list[dict[str, Any]] = [
         {"refuses": 20 if i % 3 else 0, "priority": i % 3, "walks": i < 2, "credit": 3 if i % 2 else -1, "quits": 5}
         for i in range(6)
     ]
-    run(_probe_queue.ProbeQueue(FAIR, 4 * each), 4, each, consumers)
+    for _ in range(SHORT_ROUNDS):
+        run(_probe_queue.ProbeQueue(FAIR, 4 * SHORT), 4, SHORT, consumers)
 
 
 @pytest.mark.parametrize("kind", [STANDARD, FAIR], ids=["standard", "fair"])
