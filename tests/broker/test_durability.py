@@ -265,7 +265,7 @@ def test_a_transaction_is_there_when_its_commit_is_answered(tmp_path: Path) -> N
 
 
 def hidden(path: Path) -> None:
-    """Have a broker keep a message with keys that nobody sees, in a queue with a dead-letter exchange, and kill it."""
+    """Have a broker keep a message with hidden keys, in a queue with a dead-letter exchange, and kill it."""
     broker = Process(path)
     with connected(broker.url) as channel:
         channel.confirm_delivery()
@@ -279,7 +279,7 @@ def hidden(path: Path) -> None:
     broker.kill()
 
 
-def test_keys_that_nobody_sees_outlive_a_kill(tmp_path: Path) -> None:
+def test_hidden_keys_outlive_a_kill(tmp_path: Path) -> None:
     hidden(tmp_path)
     Process(tmp_path).kill()  # and what was recovered outlives another one
     broker = Process(tmp_path)

@@ -93,7 +93,7 @@ def test_a_line_that_is_too_long(control: ControlSocket) -> None:
     assert ask(control.path, 1) == {"heard": 1}
 
 
-def test_who_says_nothing_keeps_nobody_from_an_answer(control: ControlSocket) -> None:
+def test_a_silent_client_keeps_no_other_from_an_answer(control: ControlSocket) -> None:
     silent = [connected(control.path) for _ in range(3 * MOST_CONNECTIONS)]
     try:
         assert ask(control.path, 1) == {"heard": 1}
@@ -230,7 +230,7 @@ def test_a_close_ends_connections(path: str) -> None:
     eventually(lambda: not [one for one in threading.enumerate() if "process_request_thread" in one.name])
 
 
-def test_nobody_answers(path: str) -> None:
+def test_no_process_answers(path: str) -> None:
     with pytest.raises(OSError, match="No such file"):
         ask(path, 1)
     with socket.socket(socket.AF_UNIX) as listening:

@@ -507,7 +507,7 @@ def work(message):
 
 
 def ask(port: int, path: str) -> tuple[int, str, str]:
-    """Return status, type and text; 0 if nobody listens."""
+    """Return status, type and text; 0 if no server listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", path, headers={"Host": f"10.1.2.3:{port}"})

@@ -1,4 +1,4 @@
-"""Consumers that take a message and do not come back: nobody who could take the rest sleeps beside it."""
+"""Consumers that take a message and do not come back: no consumer that could take the rest sleeps beside it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def finished(waiters: list[Any]) -> list[bool]:
 
 
 def check_quiet(room: _probe_room.ProbeRoom) -> None:
-    """Everybody has left, and nothing is left over."""
+    """All waiters have left, and nothing is left over."""
     reach(lambda: room.lists[:2] == (0, 0))
     assert room.permits == 0
     assert room.valid

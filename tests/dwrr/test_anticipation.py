@@ -64,7 +64,7 @@ class TestTurns:
         fair.put("a", 1)
         fair.put("b", 0)
         assert poll(fair) == ("a", 1)
-        clock.now = 100.0  # somebody worked: nobody waited
+        clock.now = 100.0  # a slot was at work: no getter waited
         assert poll(fair) is None
         clock.now = 103.0
         fair.put("a", 2)
@@ -119,7 +119,7 @@ class TestTurns:
         fair.hold("a", False)
         assert poll(fair) == ("b", 2)
 
-    def test_without_patience_nobody_is_waited_for(self, fair: FairQueue) -> None:
+    def test_without_patience_no_slot_is_waited_for(self, fair: FairQueue) -> None:
         fair.put("a", 1)
         fair.put_many("b", [2, 3])
         assert [poll(fair), poll(fair)] == [("a", 1), None]
@@ -133,7 +133,7 @@ class TestTurns:
         fair.put("b", 2, cost=6)
         assert [poll(fair), poll(fair)] == [("a", 1), ("b", 2)]
 
-    def test_a_batch_ends_where_somebody_is_waited_for(self, fair: FairQueue) -> None:
+    def test_a_batch_ends_where_a_slot_is_waited_for(self, fair: FairQueue) -> None:
         fair.put_many("a", [1, 2])
         fair.put_many("b", range(5))
         assert fair.get_many(10) == [("a", 1), ("a", 2)]
@@ -196,7 +196,7 @@ class TestWaiting:
                 fair.get_many(3, timeout=timeout)
 
     def test_everybody_who_waits_gets_on(self) -> None:
-        """Items put while one getter waits for a turn wake nobody: whoever takes an item wakes the next."""
+        """Items put while one getter waits for a turn wake no other: a getter that takes an item wakes the next."""
         fair = FairQueue({"a": 9, "b": 1}, anticipation=0.02)
         fair.hold("a", True)
         fair.put("a", 0)

@@ -488,7 +488,7 @@ def test_two_backlogged_subkeys_differ_by_no_more_than_the_bound(
                 fair.put(who[0], (who, items[place]), cost=items[place], subkey=who[1])
     largest = max(itertools.chain(*load.values()))
     served: list[tuple[tuple[str, int], int]] = []
-    while all(count > 0 for count in left.values()):  # nobody has run empty
+    while all(count > 0 for count in left.values()):  # no subkey has run empty
         name, (who, cost) = fair.get(block=False)
         assert name == who[0]
         served.append((who, cost))

@@ -14,7 +14,7 @@ from model.explore import Step
 
 #: What keeps an item from lying beside getters that sleep; the tests leave out one at a time.
 GUARDS = (
-    "puts wake when nobody sees to the turn",
+    "puts wake when no getter sees to the turn",
     "who finds the turn awaited sees to it",
     "who gives up hands over",
     "who has taken hands over",
@@ -35,7 +35,7 @@ class Getter:
 
 @dataclass
 class AnticipationModel:
-    """Getters and whoever puts, for one schedule. `puts` names the slots; `release` lets go of the held one."""
+    """Getters and putters, for one schedule. `puts` names the slots; `release` lets go of the held one."""
 
     getters: tuple[bool, ...]
     puts: tuple[str, ...]
@@ -64,7 +64,7 @@ class AnticipationModel:
         return sum(self.queued.values()) > 0 and not self.is_awaiting()
 
     def wanted(self) -> int:
-        seen_to = any(getter.timed for getter in self.all) or not self.has("puts wake when nobody sees to the turn")
+        seen_to = any(getter.timed for getter in self.all) or not self.has("puts wake when no getter sees to the turn")
         return 0 if seen_to and self.is_awaiting() else sum(self.queued.values())
 
     def wake(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """A model of FairQueue's getters while slots are at their limits.
 
 Three slots: `free` has no limit; `rated` has a token at every tick of the clock, one at most; `capped` has all in hand
-that it may, until somebody releases it. Every step is what FairQueue does within its exclusion; between steps threads
+that it may, until a thread releases it. Every step is what FairQueue does within its exclusion; between steps threads
 are parked, or have not begun. Who takes prefers `rated`, then `capped`.
 """
 
@@ -15,7 +15,7 @@ from model.explore import Step
 
 #: What keeps an item from lying beside getters that sleep; the tests leave out one at a time.
 GUARDS = (
-    "a put for a token wakes, if nobody sees to it",
+    "a put for a token wakes, if no getter sees to it",
     "who finds a token awaited sees to it",
     "one sees to it",
     "who sees to it says until when",
@@ -38,7 +38,7 @@ class Getter:
 
 @dataclass
 class LimitsModel:
-    """Getters, whoever puts, and a clock, for one schedule. `puts` names the slots; `release` lets go of `capped`."""
+    """Getters, putters, and a clock, for one schedule. `puts` names the slots; `release` lets go of `capped`."""
 
     getters: tuple[bool, ...]
     puts: tuple[str, ...]
@@ -77,7 +77,7 @@ class LimitsModel:
         return self.due if "rated" not in self.open and self.ready() < sum(self.queued.values()) else inf
 
     def wanted(self) -> int:
-        unseen = self.token_due() < self.watched and self.has("a put for a token wakes, if nobody sees to it")
+        unseen = self.token_due() < self.watched and self.has("a put for a token wakes, if no getter sees to it")
         return self.ready() + unseen
 
     def tell(self) -> None:

@@ -108,5 +108,5 @@ class SettlingModel:
 
     def check(self, finished: list[bool]) -> None:
         assert all(finished[:-1]), "who settles is blocked"
-        assert self.pending == 0, "a settlement is not sent, and nobody will send it"
+        assert self.pending == 0, "a settlement is not sent, and no thread will send it"
         assert self.sent == sum(self.settlers)

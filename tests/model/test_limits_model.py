@@ -30,7 +30,7 @@ def test_no_item_that_may_be_served_lies_beside_a_getter_that_sleeps(scenario: s
 
 #: Without that guard: in which scenario an item is left.
 FAULTS = {
-    "a put for a token wakes, if nobody sees to it": "a token",
+    "a put for a token wakes, if no getter sees to it": "a token",
     "who finds a token awaited sees to it": "a token",
     "who gives up hands over": "one gives up",
     "who has taken hands over": "two tokens",

@@ -11,7 +11,7 @@ from fairsched import Limit
 
 
 class Bucket:
-    """So many tokens at a time: exact, and refilled when somebody looks."""
+    """So many tokens at a time: exact, and refilled when it is read."""
 
     def __init__(self) -> None:
         self.burst, self.interval = 1, 0

@@ -86,7 +86,7 @@ cdef class ProbeRoom:
 
     @property
     def permits(self):
-        """Permits left over, which are taken; for when nobody waits."""
+        """Permits left over, which are taken; for when no thread waits."""
         cdef Seat* seat = self.room.idle
         cdef int64_t permits = 0
         while seat != NULL:

@@ -392,7 +392,7 @@ def test_a_confirm_after_the_loop_is_closed_finds_nobody() -> None:
     found = window()
     one = published(found)
     loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # of the task, which nobody ends
+    loop.set_exception_handler(lambda *_: None)  # of the task, which is not ended
     task = loop.create_task(settled(one))
     assert loop.run_until_complete(asyncio.wait([task], timeout=0.01)) == (set(), {task})
     loop.close()

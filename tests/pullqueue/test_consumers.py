@@ -28,7 +28,7 @@ def test_an_exclusive_consumer_stays_alone(engine: Engine) -> None:
 
 
 @on_both
-def test_nobody_becomes_exclusive_beside_others(engine: Engine) -> None:
+def test_no_consumer_becomes_exclusive_beside_others(engine: Engine) -> None:
     queue = engine()
     one = queue.subscribe("A")
     with pytest.raises(FairschedError, match="exclusive"):

@@ -1,4 +1,4 @@
-"""Filters while others come, go and change their minds in them: everybody is asked who is to be, and once."""
+"""Filters while others come, go and change their minds in them: each filter that is to be asked is asked, and once."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_a_fair_queue_serves_a_released_message_first_of_its_slot(engine: Engine
 
 @on_both
 def test_a_look_does_not_change_whose_turn_it_is(engine: Engine) -> None:
-    """The order of service is that of DWRR's pushes and pops, whenever somebody subscribes, and is told."""
+    """The order of service is that of DWRR's pushes and pops, whenever a consumer subscribes, and is told."""
     orders = []
     for subscribes_at in range(3):
         queue = engine("fair", quanta={"a": 1, "b": 1})

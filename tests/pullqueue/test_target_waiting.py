@@ -231,7 +231,7 @@ def test_a_filter_may_use_its_own_target() -> None:
     jobs.put("first")
     entry = target.pull()
     assert entry is not None
-    jobs.put("filtered")  # nobody is told, since its consumer is on its way: the filter is asked in the pull
+    jobs.put("filtered")  # no consumer is told, since this one is on its way: the filter is asked in the pull
     assert inner == []
     entry = target.pull()
     assert entry is not None

@@ -88,7 +88,7 @@ def test_spending_the_last_credit_with_a_backlog_does_not_stall(engine: Engine) 
 
 
 @on_both
-def test_whoever_attached_first(engine: Engine) -> None:
+def test_the_consumer_that_attached_first(engine: Engine) -> None:
     queue = engine()
     for item in range(1, 6):
         queue.put(item)
@@ -168,7 +168,7 @@ def test_who_is_not_interested_is_not_woken(engine: Engine) -> None:
 
 
 @on_both
-def test_nobody_is_woken_for_what_its_filter_refuses(engine: Engine) -> None:
+def test_no_consumer_is_woken_for_what_its_filter_refuses(engine: Engine) -> None:
     """notify(consumer) needs next_available != none; "otherwise False and no wake-up". However it comes in."""
     queue = engine()
     queue.put(1)
@@ -198,7 +198,7 @@ def test_losing_interest_hands_over(engine: Engine) -> None:
 
 
 @on_both
-def test_losing_interest_with_nothing_to_do_wakes_nobody(engine: Engine) -> None:
+def test_losing_interest_with_nothing_to_do_wakes_no_other(engine: Engine) -> None:
     queue = engine()
     one, two = subscribe_all(queue, "AB")
     one.interested = False
@@ -297,4 +297,4 @@ def test_lists_are_by_priority_then_by_arrival(engine: Engine) -> None:
     assert lists_of(queue) == "I[B,D,A,E,C] X[F] B[G]"
     for item in range(3):
         queue.put(item)
-    assert lists_of(queue) == "I[A,E,C] N[B,D] X[F] B[G]"  # nobody of less priority
+    assert lists_of(queue) == "I[A,E,C] N[B,D] X[F] B[G]"  # no consumer of less priority

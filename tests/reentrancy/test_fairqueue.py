@@ -211,7 +211,7 @@ class World:
     # -- judging ----------------------------------------------------------------------------------------------------
 
     def check_rest(self) -> None:
-        """No call is under way: what is queued is what was put and not got, and nobody sleeps beside it."""
+        """No call is under way: what is queued is what was put and not got, and no getter sleeps beside it."""
         expected = self.history.queued()
         if any(life.doubtful for life in self.history.lives.values()):
             return
@@ -357,13 +357,13 @@ python_names = st.sampled_from([kind for kind in NAMES if kind != "str"])
 
 @BRIEF
 @given(options=worlds, script=without_names)
-def test_whoever_comes_in_where_callbacks_and_the_collector_run(options: dict[str, Any], script: Script) -> None:
+def test_calls_come_in_where_callbacks_and_the_collector_run(options: dict[str, Any], script: Script) -> None:
     play(World("str", **{**options, "odd": False}), script)
 
 
 @BRIEF
 @given(options=worlds, script=handing_over)
-def test_whoever_comes_in_while_a_getter_hands_over(options: dict[str, Any], script: Script) -> None:
+def test_calls_come_in_while_a_getter_hands_over(options: dict[str, Any], script: Script) -> None:
     """One who waited hands over what is left to one of a lower priority, whose callback uses the queue at once."""
     served = [(("serve",), (), False)]
     play(World("str", **{**options, "ranks": 3, "waiters": 1}), [part for step in script for part in (step, *served)])
@@ -371,7 +371,7 @@ def test_whoever_comes_in_while_a_getter_hands_over(options: dict[str, Any], scr
 
 @BRIEF
 @given(kind=python_names, options=worlds, script=with_names)
-def test_whoever_comes_in_wherever_names_run(kind: str, options: dict[str, Any], script: Script) -> None:
+def test_calls_come_in_wherever_names_run(kind: str, options: dict[str, Any], script: Script) -> None:
     play(World(kind, **options), script)
 
 

@@ -107,7 +107,7 @@ steps: st.SearchStrategy[Step] = st.one_of(
 
 @BRIEF
 @given(script=scripts(steps, steps, ["", "collector", "finalizer"], st.booleans()))
-def test_the_ledger_is_exact_whoever_comes_in(script: Script) -> None:
+def test_the_ledger_is_exact_whichever_call_comes_in(script: Script) -> None:
     play(LedgerWorld(), script)
 
 

@@ -71,7 +71,7 @@ def test_who_failed_may_join_again() -> None:
 
 @given(scenarios())
 def test_nothing_is_lost(scenario: Scenario) -> None:
-    """Whatever comes into a queue is handled, once unless somebody fails, as long as somebody stays to do it."""
+    """Whatever comes into a queue is handled, once unless a consumer fails, as long as one stays to do it."""
     longer = scenario.replaced({"messages": None, "duration": 2.0, "histories": 100_000})
     failing = any(spec.fails is not None for spec in longer.consumers)
     shedding = any(spec.codel is not None for spec in longer.consumers)

@@ -1,4 +1,4 @@
-"""Producers and consumers of one queue, all without the GIL: every message exactly once, and nobody sleeps beside work.
+"""Producers and consumers of one queue, all without the GIL: every message exactly once, none sleeps beside work.
 
 A consumer pulls only when it was told, so a lost wake-up shows as a run that does not end.
 """
@@ -30,7 +30,7 @@ def test_eight_producers_and_eight_consumers() -> None:
 
 
 def test_consumers_stay_and_the_lists_add_up_at_every_pause() -> None:
-    """Idle consumers, that nobody has pull, are registered all the while."""
+    """Idle consumers, which never pull, are registered all the while."""
     for pause in range(5):
         each = EACH // 20
         queue = _probe_queue.ProbeQueue(STANDARD, 4 * each)
@@ -100,7 +100,7 @@ def test_turns_of_those_that_may_not_have_everything() -> None:
 @pytest.mark.parametrize("kind", [STANDARD, FAIR], ids=["standard", "fair"])
 @pytest.mark.parametrize("groups", [STANDARD_GROUPS, SHARED_GROUPS], ids=["standard groups", "shared groups"])
 def test_groups(groups: int, kind: int) -> None:
-    """Many short rounds, as who goes leaves its groups to others, who may be about to take something behind."""
+    """Many short rounds: a consumer that goes leaves its groups to others, which may just take a later message."""
     for _ in range(ROUNDS):
         queue = _probe_queue.ProbeQueue(kind, 4 * EACH // 100, 1, groups)
         run(queue, 4, EACH // 100, [{"quits": 50, "returns": 10}] * 5)

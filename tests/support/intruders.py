@@ -162,7 +162,7 @@ class Intruder:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Let nobody in meanwhile."""
+        """Let no call in meanwhile."""
         watched, self.watched = self.watched, None
         try:
             yield
@@ -196,7 +196,7 @@ intruder = Intruder()
 
 
 class Garbage:
-    """Cyclic garbage whose finalizer is a point; while somebody watches, it leaves the next garbage behind."""
+    """Cyclic garbage whose finalizer is a point; while a test watches, it leaves the next garbage behind."""
 
     def __init__(self, owner: Intruder) -> None:
         self.owner = owner

@@ -215,7 +215,7 @@ def test_an_interrupted_function_leaves_no_message_behind() -> None:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_what_fails_while_it_is_settled_is_requeued(batched: bool) -> None:
-    """Whatever the settlement of a failure ends by: nobody else may settle the message any more."""
+    """Whatever the settlement of a failure ends by: no other thread may settle the message any more."""
     world = Failing()
 
     def broken(*_: object) -> None:

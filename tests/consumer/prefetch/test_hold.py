@@ -143,7 +143,7 @@ def test_a_window_smaller_than_a_turn_is_not_waited_for() -> None:
     assert shop.held() == {"a"}
 
 
-def test_nobody_is_waited_for_where_that_is_not_wanted() -> None:
+def test_no_queue_is_waited_for_where_that_is_not_wanted() -> None:
     shop = Workshop(anticipation=0.0)
     shop.backlogged.note_fill(shop.found["a"])
     assert not wait_in_vain(shop)

@@ -60,7 +60,7 @@ def test_the_shorter_time_counts(channel: WireChannel, name: Name, graveyard: st
     eventually(lambda: channel.ready(graveyard) == 2)
 
 
-def test_what_somebody_has_does_not_expire(channel: WireChannel, name: Name, graveyard: str) -> None:
+def test_an_unsettled_message_does_not_expire(channel: WireChannel, name: Name, graveyard: str) -> None:
     queue = channel.declare(name(), dead_to(graveyard, message_ttl=100))
     channel.qos(1)
     tag = channel.consume(queue)  # which is given the first as it comes, however busy the machine is
@@ -73,7 +73,7 @@ def test_what_somebody_has_does_not_expire(channel: WireChannel, name: Name, gra
     eventually(lambda: channel.ready(graveyard) == 1)
 
 
-def test_what_expired_while_somebody_had_it_goes_when_it_is_next(
+def test_a_message_that_expired_unsettled_goes_when_it_is_next(
     channel: WireChannel, name: Name, graveyard: str
 ) -> None:
     queue, witness = (channel.declare(name(), dead_to(graveyard)) for _ in range(2))

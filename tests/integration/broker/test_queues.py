@@ -346,7 +346,7 @@ def test_an_exclusive_queue_is_locked_for_others(channel: WireChannel, other: Wi
         assert text.startswith(
             f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'"
         )
-    other.published(b"x", routing_key=queue)  # which anybody may
+    other.published(b"x", routing_key=queue)  # which any connection may
     assert channel.ready(queue) == 1
 
 

@@ -240,7 +240,7 @@ def test_what_a_jvm_has_not_finished_is_no_archive(environ: dict[str, str]) -> N
     first = archive_of(quick_start(environ, {}))
     # Its regions are written, and its header is not.
     first.write_bytes(bytes(4096) + b"classes")
-    # Nobody else begins until that one has ended for certain.
+    # No other process begins until that one has ended for certain.
     assert {*quick_start(environ, {})} == {"SPARK_HOME"}
     assert first.exists()
     os.utime(first, (time.time() - 7200,) * 2)
