@@ -185,7 +185,7 @@ class Recorded(Transport):
 
 
 class Lent(Recorded):
-    """The same, lent between what it is fed: who consumes reads from a socket, and leaves the rest to it."""
+    """The same, lent while it is fed: the consuming thread reads from a socket, and leaves the rest to it."""
 
     # Which none has: all are in one slot, in the order in which they came, or it takes Python code to tell.
     KEY = HeaderKey("no such", lambda _message: "")
@@ -219,12 +219,12 @@ class Lent(Recorded):
         super().go_on(unsent)
 
     def feed(self, piece: bytes) -> None:
-        """Have it sent over the socket, and read by who borrows, and then by pika."""
+        """Have it sent over the socket, and read by the borrower, and then by pika."""
         while piece:
             piece = piece[self._theirs.send(piece[:ROOM]) :]
             self._lent.lend(self.flowing, self.whole)
             try:
-                for _ in range(2):  # only who looked just now reads
+                for _ in range(2):  # only a thread that looked just now reads
                     while (found := self._source.try_get(self._lane)) is not None:
                         self.record([found])
             finally:
@@ -391,7 +391,7 @@ def outcome(fast: bool, pieces: list[bytes]) -> tuple[list[Event], str, bytes]:
 
 
 def outcome_when_lent(pieces: list[bytes]) -> tuple[list[Event], str, bytes, int]:
-    """The same of a connection that is lent, and how much of the stream was read by who borrowed it."""
+    """The same of a connection that is lent, and how much of the stream was read by the borrower."""
     lent = Lent()
     try:
         return *outcome_of(lent, pieces), lent.borrowed

@@ -183,7 +183,7 @@ def test_any_thread_reads_the_same_messages_in_the_same_order(channels: int, see
 
 
 def test_what_is_here_of_the_only_queue_is_handed_out_before_more_is_read() -> None:
-    """Mostly: who was interrupted for long, or finds the I/O thread awake, does not leave it in the socket."""
+    """Mostly: a thread that was interrupted, or finds the I/O thread awake, does not leave it in the socket."""
     late = early = 0
     with lent() as (source, theirs):
         found = borrow(source, theirs)
@@ -330,7 +330,7 @@ def test_settlements_that_were_taken_and_cannot_be_sent_end_the_connection(monke
         reach(lambda: source.settlements.send() or not source.running)
 
 
-def test_who_is_interrupted_while_waking_the_loop_may_wake_it() -> None:
+def test_a_thread_interrupted_while_waking_the_loop_may_wake_it() -> None:
     with lent() as (source, _):
         poller = source.loop._poller
         real, woken = poller._w_interrupt, threading.Event()

@@ -422,7 +422,7 @@ def test_no_password_is_kept(tmp_path: Path) -> None:
     assert b"alice" not in file.read_bytes()
 
 
-def test_who_tries_does_not_end_the_lock(tmp_path: Path) -> None:
+def test_an_attempt_does_not_end_the_lock(tmp_path: Path) -> None:
     """A second broker of the same process is refused, and so is one of another process after that."""
     with fairsched.Broker(data_dir=tmp_path):
         with pytest.raises(RuntimeError, match="in use by another broker"):

@@ -1,4 +1,4 @@
-"""The control socket: who may open it, what is refused, and what becomes of one that was left behind."""
+"""The control socket: which users may open it, what is refused, and what becomes of one that was left behind."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_silent_client_keeps_no_other_from_an_answer(control: ControlSocket) -
             client.close()
 
 
-def test_who_says_nothing_for_long_is_disconnected(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_silent_for_long_is_disconnected(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controlsocket._Handler, "timeout", 0.05)
     with ControlSocket(path, echo), connected(path) as client:
         client.sendall(b'{"half a ')

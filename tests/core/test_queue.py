@@ -1,4 +1,4 @@
-"""The queue in the engine, without Python objects: whom it tells how often, what is left behind, and what it takes."""
+"""The queue in the engine, without Python objects: which consumers it tells, what stays behind, what it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom to wake: every rule of the policy, from one thread, and against an oracle in plain Python."""
+"""Which consumer to wake: every rule of the policy, from one thread, and against an oracle in plain Python."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_hand_over_wakes_the_next_when_the_last_above_it_has_left() -> None:
     assert probe.one() == 1
 
 
-def test_a_look_sees_who_came_and_forgets_who_left() -> None:
+def test_a_look_sees_new_consumers_and_forgets_those_that_left() -> None:
     probe = consumers(1, 0)
     assert probe.possible
     assert [probe.one(), probe.one()] == [0, -1]

@@ -578,7 +578,7 @@ class TestShutdown:
         fair.settle("in debt", -9)
         assert set(fair.stats()) <= {"kept", "in debt"}
 
-    def test_wakes_everybody_who_waits(self) -> None:
+    def test_wakes_all_that_wait(self) -> None:
         fair = FairQueue({"a": 1})
         getters = [start(fair.get) for _ in range(4)]
         full = FairQueue({"a": 1}, maxsize=1)

@@ -311,7 +311,7 @@ class TestRate:
         thread.join(60)
         assert found == [("gold", 1)]
 
-    def test_who_sees_to_the_token_leaves_it_to_another_who_waits(self) -> None:
+    def test_a_getter_that_sees_to_the_token_leaves_it_to_another(self) -> None:
         fair = FairQueue({"gold": 1}, limit=Limit(rate=0.2))  # the token is due long after the time-out
         fair.put_many("gold", range(2))
         fair.get()

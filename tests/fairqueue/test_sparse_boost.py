@@ -1,4 +1,4 @@
-"""The sparse-slot boost: who is put first, that it is once a round, and what the others wait for at most."""
+"""The sparse-slot boost: which slots are put first, that it is once a round, and what the others wait for at most."""
 
 from __future__ import annotations
 
@@ -190,7 +190,9 @@ TestBoostedQueue.settings = settings(max_examples=300)
     quanta=st.lists(st.integers(1, 6), min_size=3, max_size=3),
     steps=st.lists(st.tuples(st.sampled_from(["x", "y", "get", "get"]), st.integers(1, 6)), max_size=200),
 )
-def test_who_comes_and_goes_is_one_quantum_ahead_at_most(quanta: list[int], steps: list[tuple[str, int]]) -> None:
+def test_a_slot_that_comes_and_goes_is_one_quantum_ahead_at_most(
+    quanta: list[int], steps: list[tuple[str, int]]
+) -> None:
     """In any stretch of time, against a slot that is always backlogged."""
     of = dict(zip(("old", "x", "y"), quanta, strict=True))
     fair = FairQueue(of, sparse_boost=True)

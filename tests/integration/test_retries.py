@@ -313,7 +313,7 @@ def test_a_queue_of_that_name_with_other_arguments_is_refused(broker: Node, new_
 
 
 @pytest.mark.rabbitmq("users with permissions")
-def test_who_may_not_declare_is_told_at_the_start(broker: Node, new_queue: Declare) -> None:
+def test_a_user_that_may_not_declare_is_told_at_the_start(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("retry")
     user = f"{queue}-user"
     broker.control("add_user", user, "secret")

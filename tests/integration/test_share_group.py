@@ -127,7 +127,9 @@ def test_it_comes_back_after_a_lost_connection(broker: Node, new_queue: Declare)
         eventually(lambda: one.stats()["peers"] == two.stats()["peers"] == 1, 60)
 
 
-def test_who_may_not_declare_works_on_alone(broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_that_may_not_declare_works_on_alone(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
     queues = [new_queue("a"), new_queue("b")]
     exchange = f"fairsched.shares.{queues[0]}"
     with broker.connect() as channel:  # of another kind than theirs

@@ -1,4 +1,4 @@
-"""Cursors and standard groups, step by step: who looks, who takes, who gives back, and who goes and leaves its groups.
+"""Cursors and standard groups, step by step: consumers look, take, give back, or go and leave their groups.
 
 What is under the queue's lock is one step here: a look (which carries a cursor past what is not for its consumer), an
 acquire, a settlement with the recall of the cursors, a consumer's going. A move between lists is one as well, and so is

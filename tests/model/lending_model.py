@@ -1,4 +1,4 @@
-"""A connection that the I/O thread lends while it waits, step by step: who reads, who is woken, in which order.
+"""A connection that the I/O thread lends while it waits, step by step: which thread reads and which is woken.
 
 The steps are those of `LentConnection` in _delivery.pyx and of amqp/lending.py: what holds the lock of the connection
 for one step, and a stretch without Python code, are one step. The broker sends deliveries ("d"), which either may take,

@@ -1,4 +1,4 @@
-"""The pull queue, step by step: who puts, who pulls until nothing is left, who loses interest, and who may go on.
+"""The pull queue, step by step: threads put, pull until nothing is left, lose interest, or may go on.
 
 A move between lists is atomic here (interest_model.py opens it up), and so are one look at the messages and one
 acquire. A walk over the interested asks each consumer's state once, in order of priority. A consumer's thread sleeps

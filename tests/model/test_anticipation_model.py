@@ -28,9 +28,9 @@ def test_no_item_lies_beside_a_getter_that_sleeps(scenario: str) -> None:
 #: Without that guard: in which scenario an item is left.
 FAULTS = {
     "puts wake when no getter sees to the turn": "one",
-    "who finds the turn awaited sees to it": "one",
-    "who gives up hands over": "one gives up",
-    "who has taken hands over": "two",
+    "a getter that finds the turn awaited sees to it": "one",
+    "a getter that gives up hands over": "one gives up",
+    "a getter that has taken hands over": "two",
 }
 
 

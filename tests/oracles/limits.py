@@ -1,4 +1,4 @@
-"""Deficit weighted round robin with limits, in plain Python: buckets of tokens, and a list of those who take turns."""
+"""Deficit weighted round robin with limits, in plain Python: buckets of tokens, and a list of those that take turns."""
 
 from __future__ import annotations
 

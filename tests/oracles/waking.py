@@ -1,4 +1,4 @@
-"""The consumers of the reference queue: who comes and goes, who is told of work, and what each would get."""
+"""The consumers of the reference queue: which come and go, which are told of work, and what each would get."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Waking:
                 self.notify(browser)
 
     def offer(self, message: Stored) -> bool:
-        """A message became available: tell one who may acquire it; False: none was told."""
+        """A message became available: tell one that may acquire it; False: none was told."""
         for consumer in self.listed(INTERESTED):
             if message.state != AVAILABLE:
                 break

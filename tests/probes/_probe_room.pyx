@@ -20,7 +20,7 @@ cdef class ProbeRoom:
         self.room = WaitingRoom(clock, whole)
 
     def add(self, int64_t amount):
-        """Add to the stock, and wake who is to have it."""
+        """Add to the stock, and wake the threads that are to have it."""
         self.stock += amount
         self.room.wake(self.stock)
 

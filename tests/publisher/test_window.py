@@ -188,7 +188,7 @@ def test_one_message_may_be_longer_than_the_window() -> None:
     assert found.put("", "q", PLAIN, b"", True) is not None
 
 
-def test_who_waits_for_room_comes_first() -> None:
+def test_a_publication_that_waits_for_room_comes_first() -> None:
     found = window()
     found.queueing = True
     assert found.put("", "q", PLAIN, b"", True) is None

@@ -92,7 +92,7 @@ def test_a_browser_takes_no_live_one_s_place(engine: Engine) -> None:
 
 
 @on_both
-def test_who_is_not_live_stays_so_whatever_it_wishes(engine: Engine) -> None:
+def test_a_consumer_that_is_not_live_stays_so_whatever_it_wishes(engine: Engine) -> None:
     queue = engine(live_consumers=1)
     one, two = queue.subscribe("A"), queue.subscribe("B", interested=False)
     two.interested = True

@@ -67,7 +67,7 @@ def test_a_settlement_gives_back_what_was_taken(engine: Engine, size: int, credi
 
 
 @on_both
-def test_credit_does_not_make_interested_who_is_not(engine: Engine) -> None:
+def test_credit_does_not_make_a_consumer_interested(engine: Engine) -> None:
     queue = engine()
     only = queue.subscribe("A", credit=1)
     queue.put(0)

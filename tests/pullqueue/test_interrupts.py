@@ -66,7 +66,7 @@ def drain(subscription: Subscription) -> list[Any]:
 # -- on_work -----------------------------------------------------------------------------------------------------------
 
 
-def test_everybody_is_told_though_one_is_interrupted() -> None:
+def test_all_are_told_though_one_is_interrupted() -> None:
     """Four browsers and a consumer are told by one put: none is left that is claimed, and does not know it."""
     queue = PullQueue()
     interrupted = [Interrupter(0), Interrupter(0)]
@@ -350,7 +350,7 @@ def test_all_threads_that_wait_at_one_subscription_are_woken(end: Callable[[Any]
 
 
 def test_each_of_several_threads_at_one_subscription_gets_one() -> None:
-    """Only the first of several messages is announced: who takes it has another thread look."""
+    """Only the first of several messages is announced: the thread that takes it has another look."""
     queue = PullQueue(clock=(clock := FailingClock()))
     worker = queue.subscribe("worker")
     waiting = [start(lambda: worker.get(SOON).item) for _ in range(5)]

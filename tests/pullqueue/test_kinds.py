@@ -243,7 +243,7 @@ def test_consumers_share_a_fair_queue(engine: Engine) -> None:
 
 @on_both
 def test_a_slot_that_is_passed_over_saves_up_nothing(engine: Engine) -> None:
-    """Two consumers take turns, each at a slot of its own; who then takes all gets at most two quanta and a message."""
+    """Two consumers take turns, each at its own slot; one that then takes all gets at most two quanta and a message."""
     queue = engine("fair", quanta={"a": 10, "b": 10})
     for _ in range(100):
         queue.put("a", slot="a")

@@ -34,7 +34,7 @@ def test_no_consumer_sleeps_beside_work_in_ten_thousand_rounds(block: int) -> No
     check_rounds(compiled_queue, range(1000 + 3000 * block, 4000 + 3000 * block), 200)
 
 
-# -- who would outrank another ----------------------------------------------------------------------------------------
+# -- what would outrank another ---------------------------------------------------------------------------------------
 
 
 @on_both
@@ -59,7 +59,7 @@ def test_a_filter_that_was_not_asked_outranks_no_consumer(engine: Engine) -> Non
 @on_both
 @pytest.mark.parametrize("settlement", ["release", "reject"])
 def test_a_returned_message_is_for_no_consumer_but_its_group_is(engine: Engine, settlement: str) -> None:
-    """The group is free, and its other message is for one who refuses the one that came back."""
+    """The group is free, and its other message is for one that refuses the one that came back."""
     queue = engine(groups="shared")
     busy = queue.subscribe("busy", credit=1)
     queue.put(1, key=1)
@@ -74,7 +74,7 @@ def test_a_returned_message_is_for_no_consumer_but_its_group_is(engine: Engine, 
 
 @on_both
 def test_what_was_rejected_by_all_frees_its_group(engine: Engine) -> None:
-    """Without filters: who has rejected the message that comes back is told of the group's other."""
+    """Without filters: the consumer that rejected the returned message is told of the group's other."""
     queue = engine(groups="shared")
     one, other = queue.subscribe("one"), queue.subscribe("other")
     queue.put(1, key=1)

@@ -142,7 +142,7 @@ def test_a_steady_stream_costs_no_wake_up(engine: Engine) -> None:
 
 
 @on_both
-def test_who_subscribes_to_a_backlog_is_woken(engine: Engine) -> None:
+def test_a_consumer_that_subscribes_to_a_backlog_is_woken(engine: Engine) -> None:
     queue = engine()
     queue.put(1)
     one = queue.subscribe("A")
@@ -153,7 +153,7 @@ def test_who_subscribes_to_a_backlog_is_woken(engine: Engine) -> None:
 
 
 @on_both
-def test_who_is_not_interested_is_not_woken(engine: Engine) -> None:
+def test_a_consumer_that_is_not_interested_is_not_woken(engine: Engine) -> None:
     queue = engine()
     one = queue.subscribe("A", interested=False)
     queue.put(1)
@@ -245,7 +245,7 @@ def test_a_higher_priority_that_comes_later_goes_first(engine: Engine) -> None:
 
 @on_both
 @pytest.mark.parametrize("walks", [False, True])
-def test_whose_turn_it_is_decides_who_outranks_whom(engine: Engine, walks: bool) -> None:
+def test_the_turn_decides_which_consumer_outranks_which(engine: Engine, walks: bool) -> None:
     """L's next message is the one that H has rejected, though another is first of its slot, and its slot the first."""
     queue = engine("fair", quanta={"a": 1, "b": 1})
     high = queue.subscribe("H", priority=1)

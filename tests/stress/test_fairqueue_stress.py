@@ -132,7 +132,7 @@ def test_priorities_time_outs_and_batches(maxsize: int) -> None:
     assert sorted(itertools.chain(*got)) == list(range(2 * count))
 
 
-def test_a_burst_reaches_everybody_who_waits() -> None:
+def test_a_burst_reaches_all_that_wait() -> None:
     """As many items as getters, of descending priorities, again and again: each hand-over wakes the next."""
     fair = FairQueue({"a": 1})
     threads = 6

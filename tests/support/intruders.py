@@ -32,7 +32,7 @@ LONG = 20.0
 
 
 def note(*recipe: object) -> None:
-    """Write down what is about to be done, for those who find the process dead."""
+    """Write down what is about to be done, for the reader of a dead process's report."""
     report = os.environ.get("FAIRSCHED_APART_REPORT")
     if report:
         Path(f"{report}.recipe").write_text(repr(recipe))
@@ -116,7 +116,7 @@ class Intruder:
                 self.visitors.run(visit.action)
             else:
                 visit.action()
-        except BaseException as error:  # of the judge, or of one who waits for it: the point itself may swallow it
+        except BaseException as error:  # of the judge, or of one that waits for it: the point itself may swallow it
             self.faults.append(error)
 
     def due(self, where: str) -> Visit | None:

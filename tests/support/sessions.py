@@ -50,7 +50,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "hash-header": ["h"],
     "x-priority": [-1, 0, 5],
 }
-#: What most declare a queue with: who declares it otherwise is refused.
+#: What most declare a queue with: a client that declares it otherwise is refused.
 DECLARED: dict[str, dict[str, Any]] = {
     "q0": {"x-max-length": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q1"},
     "q1": {},

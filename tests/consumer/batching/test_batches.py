@@ -262,7 +262,7 @@ class Nosy(FakeChannel):
         return super().settle(tag, verdict)
 
 
-def test_who_settles_again_while_a_batch_is_settled_finds_all_settled() -> None:
+def test_a_second_settlement_while_a_batch_is_settled_finds_all_settled() -> None:
     channel = Nosy()
     path = Basic.Deliver("c", 1, False, "", "")
     messages = [Message(b"", tag, False, path, BasicProperties(), channel) for tag in range(1, 6)]

@@ -178,7 +178,7 @@ def test_a_function_is_asked_once_and_may_do_what_a_handler_may() -> None:
         assert world.errors == 1
         assert world.channel.settled == settled
         if answer is Message.defer:
-            assert message.ack()  # by whom it was deferred for
+            assert message.ack()  # by the thread for which it was deferred
             assert world.channel.settled == [(1, ACK)]
         elif not settled:
             assert not message.ack()

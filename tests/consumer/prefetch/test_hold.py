@@ -124,7 +124,7 @@ def wait_in_vain(shop: Workshop) -> bool:
     return False
 
 
-def test_who_was_waited_for_in_vain_is_left_alone_longer_each_time() -> None:
+def test_a_queue_waited_for_in_vain_is_left_alone_longer_each_time() -> None:
     shop = Workshop(anticipation=0.001)
     shop.backlogged.note_fill(shop.found["a"])
     periods = []

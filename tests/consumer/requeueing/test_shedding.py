@@ -1,4 +1,4 @@
-"""Messages that waited too long: which go back, which are kept, and who is told."""
+"""Messages that waited too long: which go back, which are kept, and what is reported."""
 
 from __future__ import annotations
 

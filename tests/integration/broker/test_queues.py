@@ -350,7 +350,7 @@ def test_an_exclusive_queue_is_locked_for_others(channel: WireChannel, other: Wi
     assert channel.ready(queue) == 1
 
 
-def test_an_exclusive_queue_is_everybodys_on_its_connection(channel: WireChannel, name: Name) -> None:
+def test_an_exclusive_queue_is_open_to_all_channels_of_its_connection(channel: WireChannel, name: Name) -> None:
     queue = channel.declare(name(), exclusive=True)
     second = channel.client.channel()
     channel.published(b"x", routing_key=queue)

@@ -99,7 +99,7 @@ def test_several_make_it_at_once(environ: dict[str, str], tmp_path: Path) -> Non
     for thread in threads:
         thread.join(60)
     assert len(found) == 8
-    # Who is not the first to finish it may start as usual.
+    # A process that is not the first to finish it may start as usual.
     [home] = {check(one, tmp_path) for one in found if one}
     assert list((tmp_path / "fairsched").iterdir()) == [home]
 
