@@ -78,10 +78,10 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """Spare the collector the tests themselves.
 
-    With all they import they are 300 000 objects, and who looks for cycles looked at each of them again: a third of a
+    With all they import they are 300 000 objects, and the search for cycles looked at each of them again: a third of a
     second, every time.
     """
-    # With its first test in a process, Hypothesis warns if the collector finds nobody who refers to its random numbers;
+    # With its first test in a process, Hypothesis warns if the collector finds no reference to its random numbers;
     # and the collector does not look at what is frozen.
     given(nothing=st.none())(lambda nothing: None)()
     gc.enable()

@@ -1,4 +1,4 @@
-"""Mutated frames by the million: what the codec makes of them is nobody's concern, as long as it stays inside them."""
+"""Mutated frames by the million: the codec may read anything from them, as long as it stays inside them."""
 
 from __future__ import annotations
 

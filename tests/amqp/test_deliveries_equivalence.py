@@ -39,8 +39,8 @@ FRAME_MAX = 4096
 LONGEST = FRAME_MAX - 8
 #: Octets that one read takes while a connection is lent.
 ROOM = 1 << 16
-#: Channels with a sink, one that pika serves, and one that nobody opened.
-OURS, THEIRS, NOBODYS = (1, 2), 3, 4
+#: Channels with a sink, one that pika serves, and one that is not open.
+OURS, THEIRS, UNOPENED = (1, 2), 3, 4
 #: The last property is not used any more, and pamqp refuses it.
 NAMES = PROPERTY_NAMES[:-1]
 PAMQPS_NAMES = {"type": "message_type"}
@@ -185,7 +185,7 @@ class Recorded(Transport):
 
 
 class Lent(Recorded):
-    """The same, lent between what it is fed: who consumes reads from a socket, and leaves the rest to it."""
+    """The same, lent while it is fed: the consuming thread reads from a socket, and leaves the rest to it."""
 
     # Which none has: all are in one slot, in the order in which they came, or it takes Python code to tell.
     KEY = HeaderKey("no such", lambda _message: "")
@@ -219,12 +219,12 @@ class Lent(Recorded):
         super().go_on(unsent)
 
     def feed(self, piece: bytes) -> None:
-        """Have it sent over the socket, and read by who borrows, and then by pika."""
+        """Have it sent over the socket, and read by the borrower, and then by pika."""
         while piece:
             piece = piece[self._theirs.send(piece[:ROOM]) :]
             self._lent.lend(self.flowing, self.whole)
             try:
-                for _ in range(2):  # only who looked just now reads
+                for _ in range(2):  # only a thread that looked just now reads
                     while (found := self._source.try_get(self._lane)) is not None:
                         self.record([found])
             finally:
@@ -391,7 +391,7 @@ def outcome(fast: bool, pieces: list[bytes]) -> tuple[list[Event], str, bytes]:
 
 
 def outcome_when_lent(pieces: list[bytes]) -> tuple[list[Event], str, bytes, int]:
-    """The same of a connection that is lent, and how much of the stream was read by who borrowed it."""
+    """The same of a connection that is lent, and how much of the stream was read by the borrower."""
     lent = Lent()
     try:
         return *outcome_of(lent, pieces), lent.borrowed
@@ -547,10 +547,10 @@ def end_wrongly(frames: list[bytes], chance: random.Random) -> None:
     frames[number] = frames[number][:-1] + bytes([chance.choice((0, 0xCD, 0xFF))])
 
 
-def send_to_nobody(frames: list[bytes], chance: random.Random) -> None:
+def send_to_an_unopened_channel(frames: list[bytes], chance: random.Random) -> None:
     """To a channel that is not open."""
     number = chance.randrange(len(frames))
-    frames[number] = frames[number][:1] + NOBODYS.to_bytes(2, "big") + frames[number][3:]
+    frames[number] = frames[number][:1] + UNOPENED.to_bytes(2, "big") + frames[number][3:]
 
 
 def exceed_what_was_agreed(frames: list[bytes], chance: random.Random) -> None:
@@ -568,7 +568,7 @@ def somewhere(frames: list[bytes], chance: random.Random) -> tuple[int, int]:
 
 BREAKING = (
     flip, overwrite_the_beginning, cut, insert, drop, repeat, swap, lie_about_a_frame, lie_about_a_body, end_wrongly,
-    send_to_nobody, exceed_what_was_agreed,
+    send_to_an_unopened_channel, exceed_what_was_agreed,
 )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def test_pikas_counters_count_what_others_read() -> None:
         reach(lambda: source.wire.frames_received == frames + 3 * count)
 
 
-def test_nobody_borrows_it_once_it_is_withdrawn() -> None:
+def test_no_thread_borrows_a_withdrawn_connection() -> None:
     with lent() as (source, theirs):
         found = borrow(source, theirs)
         source.lent.withdraw()
@@ -148,7 +148,7 @@ def test_nobody_borrows_it_once_it_is_withdrawn() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("seed", range(20))
-def test_whoever_reads_what_comes_in_the_same_order(channels: int, seed: int) -> None:
+def test_any_thread_reads_the_same_messages_in_the_same_order(channels: int, seed: int) -> None:
     """Deliveries and heartbeats, in pieces: each heartbeat after what was sent before it."""
     chance = random.Random(seed)
     numbers = range(1, channels + 1)
@@ -183,7 +183,7 @@ def test_whoever_reads_what_comes_in_the_same_order(channels: int, seed: int) ->
 
 
 def test_what_is_here_of_the_only_queue_is_handed_out_before_more_is_read() -> None:
-    """Mostly: who was interrupted for long, or finds the I/O thread awake, does not leave it in the socket."""
+    """Mostly: a thread that was interrupted, or finds the I/O thread awake, does not leave it in the socket."""
     late = early = 0
     with lent() as (source, theirs):
         found = borrow(source, theirs)
@@ -208,7 +208,7 @@ def test_what_is_here_of_the_only_queue_is_handed_out_before_more_is_read() -> N
         assert [message.delivery_tag for message in found] == list(range(1, len(found) + 1))
 
 
-def test_the_i_o_thread_reads_when_nobody_looks_any_more() -> None:
+def test_the_i_o_thread_reads_when_no_thread_borrows_any_more() -> None:
     with lent() as (source, theirs):
         borrow(source, theirs)
         theirs.sendall(HEARTBEAT)
@@ -298,7 +298,7 @@ def test_a_child_process_neither_sends_nor_reads() -> None:
             found[0].ack()
 
 
-def test_nobody_reads_where_that_is_not_lent() -> None:
+def test_no_other_thread_reads_a_connection_that_is_not_lent() -> None:
     with lent() as (source, theirs):
         source.quick = False
         theirs.sendall(HEARTBEAT)
@@ -311,7 +311,7 @@ def test_nobody_reads_where_that_is_not_lent() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_settlements_that_were_taken_and_cannot_be_sent_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the broker would wait for them for ever: nobody else sends them."""
+    """Else the broker would wait for them for ever: no other thread sends them."""
 
     def fail(_tag: int) -> None:
         raise MemoryError
@@ -330,7 +330,7 @@ def test_settlements_that_were_taken_and_cannot_be_sent_end_the_connection(monke
         reach(lambda: source.settlements.send() or not source.running)
 
 
-def test_who_is_interrupted_while_waking_the_loop_may_wake_it() -> None:
+def test_a_thread_interrupted_while_waking_the_loop_may_wake_it() -> None:
     with lent() as (source, _):
         poller = source.loop._poller
         real, woken = poller._w_interrupt, threading.Event()

@@ -122,7 +122,7 @@ def test_messages_are_shared_out_in_turn(connect):
     publisher.tx_select()
     for number in range(20):
         publisher.basic_publish("", "q", str(number))
-    publisher.tx_commit()  # all at once: who takes the last one before the next is there may have that, too
+    publisher.tx_commit()  # all at once: a consumer that takes the last one before the next is there may have that, too
 
     def all_there():
         for channel in channels:

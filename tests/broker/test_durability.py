@@ -265,7 +265,7 @@ def test_a_transaction_is_there_when_its_commit_is_answered(tmp_path: Path) -> N
 
 
 def hidden(path: Path) -> None:
-    """Have a broker keep a message with keys that nobody sees, in a queue with a dead-letter exchange, and kill it."""
+    """Have a broker keep a message with hidden keys, in a queue with a dead-letter exchange, and kill it."""
     broker = Process(path)
     with connected(broker.url) as channel:
         channel.confirm_delivery()
@@ -279,7 +279,7 @@ def hidden(path: Path) -> None:
     broker.kill()
 
 
-def test_keys_that_nobody_sees_outlive_a_kill(tmp_path: Path) -> None:
+def test_hidden_keys_outlive_a_kill(tmp_path: Path) -> None:
     hidden(tmp_path)
     Process(tmp_path).kill()  # and what was recovered outlives another one
     broker = Process(tmp_path)
@@ -422,7 +422,7 @@ def test_no_password_is_kept(tmp_path: Path) -> None:
     assert b"alice" not in file.read_bytes()
 
 
-def test_who_tries_does_not_end_the_lock(tmp_path: Path) -> None:
+def test_an_attempt_does_not_end_the_lock(tmp_path: Path) -> None:
     """A second broker of the same process is refused, and so is one of another process after that."""
     with fairsched.Broker(data_dir=tmp_path):
         with pytest.raises(RuntimeError, match="in use by another broker"):

@@ -85,7 +85,7 @@ def test_publishers_wait_while_memory_is_short(alarmed: fairsched.Broker, connec
     publisher.add_on_connection_unblocked_callback(lambda *_: said.append("unblocked"))
     publisher.channel().basic_publish("", "q", b"during")
     eventually(lambda: publisher.process_data_events(0.01) or said)
-    # Whoever does not publish is served.
+    # A connection that does not publish is served.
     assert consumer.channel().basic_get("q")[2] == b"before"
     assert (said, depth(alarmed)) == (["low on memory"], 1)
     alarmed.memory_limit = 0
@@ -94,9 +94,7 @@ def test_publishers_wait_while_memory_is_short(alarmed: fairsched.Broker, connec
     assert said == ["low on memory", "unblocked"]
 
 
-def test_whoever_has_published_before_is_blocked_by_its_next_message(
-    alarmed: fairsched.Broker, connect: Connect
-) -> None:
+def test_a_publisher_is_blocked_by_its_next_message(alarmed: fairsched.Broker, connect: Connect) -> None:
     connection = connect()
     channel = connection.channel()
     alarmed.memory_limit = 0

@@ -1,4 +1,4 @@
-"""The control socket: who may open it, what is refused, and what becomes of one that was left behind."""
+"""The control socket: which users may open it, what is refused, and what becomes of one that was left behind."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_line_that_is_too_long(control: ControlSocket) -> None:
     assert ask(control.path, 1) == {"heard": 1}
 
 
-def test_who_says_nothing_keeps_nobody_from_an_answer(control: ControlSocket) -> None:
+def test_a_silent_client_keeps_no_other_from_an_answer(control: ControlSocket) -> None:
     silent = [connected(control.path) for _ in range(3 * MOST_CONNECTIONS)]
     try:
         assert ask(control.path, 1) == {"heard": 1}
@@ -103,7 +103,7 @@ def test_who_says_nothing_keeps_nobody_from_an_answer(control: ControlSocket) ->
             client.close()
 
 
-def test_who_says_nothing_for_long_is_disconnected(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_silent_for_long_is_disconnected(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controlsocket._Handler, "timeout", 0.05)
     with ControlSocket(path, echo), connected(path) as client:
         client.sendall(b'{"half a ')
@@ -230,7 +230,7 @@ def test_a_close_ends_connections(path: str) -> None:
     eventually(lambda: not [one for one in threading.enumerate() if "process_request_thread" in one.name])
 
 
-def test_nobody_answers(path: str) -> None:
+def test_no_process_answers(path: str) -> None:
     with pytest.raises(OSError, match="No such file"):
         ask(path, 1)
     with socket.socket(socket.AF_UNIX) as listening:

@@ -70,7 +70,7 @@ def test_the_feeder_keeps_the_window_filled() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_feeder_that_fails_leaves_nobody_waiting() -> None:
+def test_a_feeder_that_fails_leaves_no_worker_waiting() -> None:
     engine = FairQueue(QUANTA)
     with Feeder(engine, 1) as feeder:
         feeder.acknowledge("no such queue")

@@ -45,7 +45,7 @@ def requests() -> int:
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
-def test_who_holds_many_connections_keeps_nobody_from_an_answer(health: HttpServer) -> None:
+def test_a_client_with_many_connections_keeps_no_other_from_an_answer(health: HttpServer) -> None:
     held = []
     try:
         for _ in range(150):

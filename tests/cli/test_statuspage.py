@@ -1,4 +1,4 @@
-"""The status page over HTTP: what it answers, to whom, and what a browser makes of it."""
+"""The status page over HTTP: what it answers, to which client, and what a browser makes of it."""
 
 from __future__ import annotations
 

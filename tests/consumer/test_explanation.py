@@ -109,7 +109,7 @@ def test_queues(url: str) -> None:
     assert not consumer.explain("gold").connected
 
 
-def test_who_is_served_before(url: str) -> None:
+def test_slots_that_are_served_before(url: str) -> None:
     """The rank is what the iteration then gives, and asking all the while does not change that."""
     fill(url, {"one": 30, "two": 30, "three": 30}, headers={"tenant": "t"})
     weights = {"one": 1, "two": 5, "three": 2}

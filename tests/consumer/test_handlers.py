@@ -19,7 +19,7 @@ from fairsched.consumer.keys import key_function
 from fairsched.delivery.handlers import check_plain, check_result, is_coroutine_handler
 from fairsched.testing import FakeConsumer
 
-#: Nobody listens there, and nobody is asked: what is refused is refused before.
+#: No broker listens there, and none is asked: arguments are refused before.
 URL = "amqp://guest:guest@127.0.0.1:1/"
 
 
@@ -159,7 +159,7 @@ def test_results_that_nothing_runs_are_refused_and_closed(make: Callable[..., An
 
 
 @pytest.mark.parametrize("result", [0, "", {}, [1], object(), True, iter([]), map(plain, [])])
-def test_other_results_are_anybodys(result: object) -> None:
+def test_other_results_are_allowed(result: object) -> None:
     check_result(result, "handler")
 
 

@@ -289,7 +289,7 @@ def test_a_read_that_is_queued_in_two_parts_is_kept_once() -> None:
         assert {octets_kept(message) > each * 1000 for message in source.try_get_many(source.lane, each)} == {True}
 
 
-def test_reads_are_shared_again_when_nobody_keeps_them() -> None:
+def test_reads_are_shared_again_when_no_message_keeps_them() -> None:
     each = 64
     source = Source([bytes(1000)] * each * 100, window=each * 100)
     kept = [read_of(source, each)[0] for _ in range(80)]

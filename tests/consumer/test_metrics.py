@@ -364,7 +364,7 @@ def test_durations_of_messages(url: str, how: str) -> None:
     assert (age["2000.0"], age["5000.0"], age["+Inf"]) == (0, 10, 10)
     assert 10 * 3000 <= age["sum"] < 10 * 3100
     service = histogram(samples, "fairsched_process_duration_seconds", name)
-    # Who takes messages himself has no handler that could be measured.
+    # A program that iterates has no handler that could be measured.
     assert (service["0.001"], service["+Inf"]) == (0, 0 if how.startswith("messages") else 20)
     assert service["sum"] >= (0 if how.startswith("messages") else 20 * 0.002)
 
@@ -509,7 +509,7 @@ def work(message):
 
 
 def ask(port: int, path: str) -> tuple[int, str, str]:
-    """Return status, type and text; 0 if nobody listens."""
+    """Return status, type and text; 0 if no server listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", path, headers={"Host": f"10.1.2.3:{port}"})

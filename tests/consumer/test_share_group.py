@@ -29,7 +29,7 @@ class Worker:
         self.rates: dict[str, float] = {}
         self.part = speed // share_group.PARTS
         for name in weights:
-            self.queue.put_many(name, range(self.part + 1))  # one is left whoever is served
+            self.queue.put_many(name, range(self.part + 1))  # one is left whichever slot is served
 
     def serve(self) -> None:
         served = dict.fromkeys(self.weights, 0)
@@ -137,7 +137,7 @@ def test_the_whole_is_max_min_fair(weights: dict[str, int], plans: list[tuple[se
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 10**6)), max_size=20), st.integers(1, 100))
-def test_a_charge_is_bounded_and_idles_nobody(charges: list[tuple[str, int]], most: int) -> None:
+def test_a_charge_is_bounded_and_idles_no_consumer(charges: list[tuple[str, int]], most: int) -> None:
     queue = FairQueue({"a": 1, "b": 1, "c": 1})
     queue.put_many("a", range(3 * most + 10))
     queue.put_many("c", range(3 * most + 10))
@@ -351,7 +351,7 @@ def together(plans: list[tuple[list[Queue | str], int]], seconds: int, monkeypat
 
 
 def test_the_others_are_in_step_though_one_is_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is behind whoever stands back for it; the others are not to be held back alike for that."""
+    """The slot is behind the one that stands back for it; the others are not to be held back alike for that."""
     gold = Queue("gold", limit=Limit(10))  # a part: 40 a second
     found = together([([gold, "a", "b"], 400), (["a"], 400)], 80, monkeypatch)
     assert found == pytest.approx({"gold": 40, "a": 400, "b": 360}, abs=20)

@@ -1,4 +1,4 @@
-"""Consumers that take a message and do not come back: nobody who could take the rest sleeps beside it."""
+"""Consumers that take a message and do not come back: no consumer that could take the rest sleeps beside it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_one_notification_does_not_stand_for_two_messages(engine: Engine) -> Non
 
 
 @on_both
-def test_who_hands_over_is_not_kept_back_by_one_that_is_busy(engine: Engine) -> None:
+def test_a_consumer_that_hands_over_is_not_kept_back_by_a_busy_one(engine: Engine) -> None:
     """Of a higher priority, notified, and without a use for what is handed over."""
     queue = engine()
     high = queue.subscribe("high", priority=9, filter=lambda item: item == 0)
@@ -183,7 +183,7 @@ def test_what_is_for_one_above_is_gone_past_once() -> None:
     assert items(high.pull_many(1000)) == list(range(100))
 
 
-def test_who_goes_leaves_nothing_behind() -> None:
+def test_a_consumer_that_goes_leaves_nothing_behind() -> None:
     """Marks of what a consumer has gone past go with it, and with the messages."""
     for kind in ("standard", "fair"):
         queue = PullQueue(kind, quanta={"a": 1} if kind == "fair" else None)

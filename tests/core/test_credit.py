@@ -112,7 +112,7 @@ def test_with_a_limit_in_bytes_nothing_is_held_back(manager: Any) -> None:
 
 
 @both
-def test_who_was_turned_away_by_size_is_told_of_every_restore(manager: Any) -> None:
+def test_a_consumer_turned_away_by_size_is_told_of_every_restore(manager: Any) -> None:
     credit = manager(0, 10)
     assert [credit.use(2) for _ in range(3)] == [DONE] * 3
     assert credit.use(8) == REFUSED

@@ -54,7 +54,7 @@ def test_a_pull_is_linear_in_the_consumers_above_that_refuse(levels: int) -> Non
 
 @priorities
 def test_a_pull_in_vain_is_linear_in_the_consumers_that_refuse(levels: int) -> None:
-    """It finds nothing, and passes the work on, which nobody wants: all have refused it when it was announced."""
+    """The consumer finds nothing, and passes on work that all have refused when it was announced."""
     queue = _probe_queue.ProbeQueue()
     queue.idle_refusing(COUNT, levels)
     for _ in range(2):

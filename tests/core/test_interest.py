@@ -173,7 +173,7 @@ def test_the_node_of_another_manager_is_not_removed() -> None:
     check(other)
 
 
-def test_a_removed_node_is_disposed_of_when_nobody_is_inside() -> None:
+def test_a_removed_node_is_disposed_of_when_no_thread_is_inside() -> None:
     manager = node_in(INTERESTED, True)
     manager.remove(0)
     before = _probe_nodes.disposed()

@@ -1,4 +1,4 @@
-"""The queue in the engine, without Python objects: whom it tells how often, what is left behind, and what it takes."""
+"""The queue in the engine, without Python objects: which consumers it tells, what stays behind, what it takes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_ten_thousand_messages_wake_one_idle_consumer_once(kind: int) -> None:
 
 
 def test_equal_consumers_share_equally() -> None:
-    """40 000 messages, each taken by whoever is told of it: a quarter each, within 1 %."""
+    """40 000 messages, each taken by the consumer that is told of it: a quarter each, within 1 %."""
     queue = _probe_queue.ProbeQueue(0, 40_000)
     queue.idle(4)
     assert all(abs(got - 10_000) <= 100 for got in queue.share(40_000))

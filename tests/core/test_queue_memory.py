@@ -113,7 +113,7 @@ def test_a_fair_queue_forgets_what_filters_refused_that_are_gone() -> None:
 
 @kinds
 @pytest.mark.parametrize("cancelled", ["before", "after"])
-def test_a_queue_forgets_who_rejected_and_is_gone(kind: str, cancelled: str) -> None:
+def test_a_queue_forgets_a_consumer_that_rejected_and_is_gone(kind: str, cancelled: str) -> None:
     queue = queue_of(kind)
     for number in range(100):
         put(queue, kind, number)

@@ -1,4 +1,4 @@
-"""Threads that wait for a stock: who is woken, in which order, for how much; and the seats they leave behind."""
+"""Threads that wait for a stock: which are woken, in which order, for how much; and the seats they leave behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def finished(waiters: list[Any]) -> list[bool]:
 
 
 def check_quiet(room: _probe_room.ProbeRoom) -> None:
-    """Everybody has left, and nothing is left over."""
+    """All waiters have left, and nothing is left over."""
     reach(lambda: room.lists[:2] == (0, 0))
     assert room.permits == 0
     assert room.valid
@@ -51,7 +51,7 @@ def test_work_for_all_reaches_all_by_handing_over() -> None:
     check_quiet(room)
 
 
-def test_who_takes_many_is_woken_in_place_of_many() -> None:
+def test_a_thread_that_takes_many_is_woken_in_place_of_many() -> None:
     room = _probe_room.ProbeRoom()
     waiters = seated(room, 0, 0, amount=4)
     room.add(4)
@@ -62,7 +62,7 @@ def test_who_takes_many_is_woken_in_place_of_many() -> None:
     check_quiet(room)
 
 
-def test_who_wants_all_or_nothing_is_passed_over_until_there_is_enough() -> None:
+def test_a_thread_that_wants_all_or_nothing_is_passed_over_until_there_is_enough() -> None:
     room = _probe_room.ProbeRoom(None, True)
     large = seated(room, 0, amount=3)
     small = seated(room, 0, amount=1)

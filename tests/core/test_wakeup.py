@@ -1,4 +1,4 @@
-"""Whom to wake: every rule of the policy, from one thread, and against an oracle in plain Python."""
+"""Which consumer to wake: every rule of the policy, from one thread, and against an oracle in plain Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def consumers(*priorities: int) -> _probe_wakeup.ProbeWakeup:
     return probe
 
 
-def test_nobody() -> None:
+def test_no_consumer() -> None:
     probe = consumers()
     assert (probe.one(), probe.outranked(-(2**31)), probe.possible) == (-1, False, False)
 
@@ -56,7 +56,7 @@ def test_outranked_by_a_higher_one_that_is_interested_or_notified(state: str, ki
     assert probe.outranked(9, kind)
 
 
-def test_a_browser_is_always_told_and_outranks_nobody() -> None:
+def test_a_browser_is_always_told_and_outranks_no_consumer() -> None:
     probe = _probe_wakeup.ProbeWakeup()
     probe.add(10, acquires=False)
     probe.add(0)
@@ -66,7 +66,7 @@ def test_a_browser_is_always_told_and_outranks_nobody() -> None:
     assert [probe.one(), probe.one()] == [1, -1]
 
 
-def test_who_does_not_want_the_work_is_passed_over_and_outranks_nobody() -> None:
+def test_a_consumer_that_refuses_the_work_is_passed_over_and_outranks_no_other() -> None:
     probe = _probe_wakeup.ProbeWakeup()
     probe.add(10, taste=1 << 1)
     probe.add(5, taste=1 << 1 | 1 << 2)
@@ -91,7 +91,7 @@ def test_a_hand_over_wakes_the_next_when_the_last_above_it_has_left() -> None:
     assert probe.one() == 1
 
 
-def test_a_look_sees_who_came_and_forgets_who_left() -> None:
+def test_a_look_sees_new_consumers_and_forgets_those_that_left() -> None:
     probe = consumers(1, 0)
     assert probe.possible
     assert [probe.one(), probe.one()] == [0, -1]

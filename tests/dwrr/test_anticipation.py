@@ -1,4 +1,4 @@
-"""FairQueue with anticipation: who is waited for, for how long, and who is not."""
+"""FairQueue with anticipation: which slots are waited for, how long, and which are not."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestTurns:
         fair.put("a", 1)
         fair.put("b", 0)
         assert poll(fair) == ("a", 1)
-        clock.now = 100.0  # somebody worked: nobody waited
+        clock.now = 100.0  # a slot was at work: no getter waited
         assert poll(fair) is None
         clock.now = 103.0
         fair.put("a", 2)
@@ -84,7 +84,7 @@ class TestTurns:
         fair.put_many("a", range(10))
         assert [poll(fair)[0] for _ in range(7)] == ["a"] * 5 + ["b", "a"]
 
-    def test_who_was_waited_for_in_vain_is_not_waited_for_until_held_anew(
+    def test_a_slot_waited_for_in_vain_is_not_waited_for_until_held_anew(
         self, fair: FairQueue, clock: ManualClock
     ) -> None:
         fair.put("a", 1)
@@ -99,7 +99,7 @@ class TestTurns:
         fair.put("a", 3)
         assert [poll(fair), poll(fair)] == [("a", 3), None]
 
-    def test_who_is_not_held_is_not_waited_for(self, fair: FairQueue) -> None:
+    def test_a_slot_that_is_not_held_is_not_waited_for(self, fair: FairQueue) -> None:
         fair.hold("a", False)
         fair.put("a", 1)
         fair.put("b", 2)
@@ -119,7 +119,7 @@ class TestTurns:
         fair.hold("a", False)
         assert poll(fair) == ("b", 2)
 
-    def test_without_patience_nobody_is_waited_for(self, fair: FairQueue) -> None:
+    def test_without_patience_no_slot_is_waited_for(self, fair: FairQueue) -> None:
         fair.put("a", 1)
         fair.put_many("b", [2, 3])
         assert [poll(fair), poll(fair)] == [("a", 1), None]
@@ -133,7 +133,7 @@ class TestTurns:
         fair.put("b", 2, cost=6)
         assert [poll(fair), poll(fair)] == [("a", 1), ("b", 2)]
 
-    def test_a_batch_ends_where_somebody_is_waited_for(self, fair: FairQueue) -> None:
+    def test_a_batch_ends_where_a_slot_is_waited_for(self, fair: FairQueue) -> None:
         fair.put_many("a", [1, 2])
         fair.put_many("b", range(5))
         assert fair.get_many(10) == [("a", 1), ("a", 2)]
@@ -195,8 +195,8 @@ class TestWaiting:
             with pytest.raises(queue.Empty):
                 fair.get_many(3, timeout=timeout)
 
-    def test_everybody_who_waits_gets_on(self) -> None:
-        """Items put while one getter waits for a turn wake nobody: whoever takes an item wakes the next."""
+    def test_all_waiting_getters_get_on(self) -> None:
+        """Items put while one getter waits for a turn wake no other: a getter that takes an item wakes the next."""
         fair = FairQueue({"a": 9, "b": 1}, anticipation=0.02)
         fair.hold("a", True)
         fair.put("a", 0)

@@ -20,7 +20,7 @@ names = st.sampled_from(NAMES)
 
 
 def poll(fair: FairQueue) -> Any:
-    """Serve one item, or say for how long somebody is waited for; None when nothing is queued."""
+    """Serve one item, or say for how long a slot is waited for; None when nothing is queued."""
     try:
         return fair.get(False)
     except queue.Empty:
@@ -58,7 +58,7 @@ class AnticipationMachine(RuleBasedStateMachine):
             since = self.oracle.since
             popped = self.oracle.pop(self.now)
             if not isinstance(popped, tuple):
-                if expected:  # whoever has something to do does not wait
+                if expected:  # a server that has something to do does not wait
                     self.oracle.since = since
                 break
             expected.append(popped)
@@ -106,7 +106,7 @@ TestAnticipationMachine = AnticipationMachine.TestCase
 def test_shares_are_exact_when_every_refill_comes_in_time(
     quanta: list[int], windows: list[int], delays: list[int]
 ) -> None:
-    """However small the windows: what is served is replaced after a delay, and nobody overtakes a whole round."""
+    """However small the windows: what is served is replaced after a delay, and no slot overtakes a whole round."""
     now = 0
     patience = 10 * max(quanta) + 1  # a turn may have to wait for each of its messages, and the last has to be in time
     fair = FairQueue(dict(enumerate(quanta)), anticipation=patience, clock=lambda: float(now))
@@ -165,7 +165,7 @@ def test_no_turn_waits_longer_than_the_bound(patience: int, quantum: int, gaps: 
     quanta=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(1, 12)), max_size=40),
 )
-def test_work_conserving_when_nobody_is_held(quanta: list[int], steps: list[tuple[int, int, int]]) -> None:
+def test_work_conserving_when_no_slot_is_held(quanta: list[int], steps: list[tuple[int, int, int]]) -> None:
     """Patience changes nothing then."""
     plain, patient = FairQueue(dict(enumerate(quanta))), FairQueue(dict(enumerate(quanta)), anticipation=5.0)
     for slot, gets, cost in steps:

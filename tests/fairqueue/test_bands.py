@@ -1,4 +1,4 @@
-"""Strict bands: who is served first, what a band does to those after it, and that within a band nothing changes."""
+"""Strict bands: which slots are served first, the others' service, and that within a band nothing changes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class TestService:
     def test_a_debt_of_an_empty_slot_is_one_of_its_own_band(self, charge: Any) -> None:
         fair = FairQueue({"gold": 1, "free": 1})
         fair.set_band("gold", 0)
-        fair.hold("gold", True)  # only who wants something is charged for what was served elsewhere
+        fair.hold("gold", True)  # only a slot that wants something is charged for what was served elsewhere
         fair.put_many("free", range(3))
         charge(fair)
         assert fair.get() == ("free", 0)
@@ -291,7 +291,7 @@ TestBandedQueue.settings = settings(max_examples=300)
 
 
 class Limited:
-    """A queue whose slots have bands and limits, and who of them may be served."""
+    """A queue whose slots have bands and limits, and which of them may be served."""
 
     def __init__(self, bands: list[int], limit: Limit, boost: bool) -> None:
         self.clock = TickingClock()

@@ -337,7 +337,7 @@ class TestBlocking:
 
 
 class TestPriorities:
-    """Getters of a higher priority are served first, and woken first; in vain is nobody kept waiting for them."""
+    """Getters of a higher priority are served first, and woken first; no other is kept waiting for them in vain."""
 
     def waiters(self, fair: FairQueue, *priorities: int) -> list[tuple[threading.Thread, list[Any]]]:
         """Getters that wait, each of which came after the one before it."""
@@ -370,7 +370,7 @@ class TestPriorities:
                 fair.get(block=False)
             assert result_of(waiter) == ("a", item)
 
-    def test_a_lower_one_takes_what_nobody_above_waits_for(self) -> None:
+    def test_a_lower_one_takes_what_no_higher_one_waits_for(self) -> None:
         fair = FairQueue({"a": 1})
         with pytest.raises(queue.Empty):
             fair.get(timeout=0, priority=10)
@@ -578,7 +578,7 @@ class TestShutdown:
         fair.settle("in debt", -9)
         assert set(fair.stats()) <= {"kept", "in debt"}
 
-    def test_wakes_everybody_who_waits(self) -> None:
+    def test_wakes_all_that_wait(self) -> None:
         fair = FairQueue({"a": 1})
         getters = [start(fair.get) for _ in range(4)]
         full = FairQueue({"a": 1}, maxsize=1)

@@ -37,7 +37,7 @@ class Colour(enum.Enum):
 
 
 class TestForgetting:
-    """A tenant is forgotten when it is idle at that moment, whoever reported it."""
+    """A tenant is forgotten when it is idle at that moment, whichever call reported it."""
 
     def test_a_callback_puts_to_a_tenant_that_was_just_emptied(self) -> None:
         fair = FairQueue(default_quantum=1)
@@ -133,7 +133,7 @@ class TestNames:
         assert fair.stats() == {}
 
     def test_two_that_come_at_the_same_time_are_one(self) -> None:
-        """While an unknown name is compared with another, somebody else adds it."""
+        """While an unknown name is compared with another, another thread adds it."""
         fair = FairQueue(default_quantum=1)
         inside: list[Any] = []
 
@@ -352,7 +352,7 @@ class TestCallbacks:
 
 class TestAnticipation:
     @pytest.mark.parametrize("change", ["settle", "let go", "no patience"])
-    def test_whoever_waits_for_a_turn_that_is_over_goes_on(self, change: str) -> None:
+    def test_a_getter_that_waits_for_a_turn_that_is_over_goes_on(self, change: str) -> None:
         """A thread and an event loop wait for t; then there is nothing to wait for, and u has an item for each."""
         fair = FairQueue({"t": 5, "u": 5}, anticipation=3600)
         told: list[int] = []

@@ -95,7 +95,7 @@ class TestConcurrency:
         with pytest.raises(KeyError, match="no slot is named 'free'"):
             fair.release("free")
 
-    def test_releases_do_nothing_where_nobody_counts(self) -> None:
+    def test_releases_do_nothing_where_no_limit_counts(self) -> None:
         fair = FairQueue(default_quantum=1)
         fair.put("a", 1)
         fair.get()
@@ -181,7 +181,7 @@ class TestConcurrency:
 
 
 class TestPlaces:
-    """A message that a limit counts takes a place until it is settled, or nobody has it."""
+    """A message that a limit counts takes a place until it is settled, or back in the queue."""
 
     def taken(self, fair: FairQueue, name: str) -> Message:
         """Have a message of a slot in hand, as a consumer has it."""
@@ -311,7 +311,7 @@ class TestRate:
         thread.join(60)
         assert found == [("gold", 1)]
 
-    def test_who_sees_to_the_token_leaves_it_to_another_who_waits(self) -> None:
+    def test_a_getter_that_sees_to_the_token_leaves_it_to_another(self) -> None:
         fair = FairQueue({"gold": 1}, limit=Limit(rate=0.2))  # the token is due long after the time-out
         fair.put_many("gold", range(2))
         fair.get()
@@ -404,7 +404,7 @@ class TestOutlook:
             fair.put_many(name, range(5))
         drained(fair)
         assert fair.limit_stats() == {"gold": LimitStats(2, 2, None, 3), "free": LimitStats(None, None, 2.0, 4)}
-        clock.ticks += 4  # nobody has looked, but there is a token again
+        clock.ticks += 4  # no call has refilled the bucket, but there is a token again
         assert fair.limit_stats()["free"].withheld == 0
 
 
@@ -578,7 +578,7 @@ TestLimitedQueue = LimitedQueue.TestCase
 def test_the_bounds_hold_for_tenants_that_come_and_go(
     most: int | None, rate: float | None, burst: int, steps: list[tuple[str, int, int]]
 ) -> None:
-    """At most `most` in hand; in any t seconds at most burst + rate * t; and nobody idles while one may be served."""
+    """At most `most` in hand; at most burst + rate * t in any t seconds; no getter idles while one may be served."""
     if most is None and rate is None:
         return
     clock = TickingClock()
@@ -611,7 +611,7 @@ def test_the_bounds_hold_for_tenants_that_come_and_go(
             try:
                 found = fair.get(block=False)[0]
             except queue.Empty:
-                assert not possible, "somebody may be served, and nobody is"
+                assert not possible, "a slot may be served, and none is"
                 continue
             assert found in possible
             queued[found] -= 1
@@ -679,7 +679,7 @@ ACTIONS = st.tuples(
 
 
 class Visited:
-    """A queue and what is known of it, while everybody may use it wherever its clock is read."""
+    """A queue and what is known of it, while any call may use it wherever its clock is read."""
 
     def __init__(self, most: int, rate: int, visits: list[tuple[str, int, int]]) -> None:
         self.most, self.rate = most, rate

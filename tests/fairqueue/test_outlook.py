@@ -108,7 +108,7 @@ def test_a_slot_whose_turn_is_waited_for() -> None:
     queue.put("b", "y")
     assert queue.get() == ("b", "y")
     queue.put("b", "z")
-    with pytest.raises(Empty):  # it is the turn of "a", and somebody has looked
+    with pytest.raises(Empty):  # it is the turn of "a", and a call has found that
         queue.get(block=False)
     found = queue.outlook("b")
     assert (found.awaited, found.before, found.others) == ("a", 0, 1)

@@ -1,4 +1,4 @@
-"""The sparse-slot boost: who is put first, that it is once a round, and what the others wait for at most."""
+"""The sparse-slot boost: which slots are put first, that it is once a round, and what the others wait for at most."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TestBoost:
         fair = FairQueue({"a": 2, "b": 2, "c": 2, "x": 2}, sparse_boost=boost)
         for name in "abc":
             fair.put_many(name, range(20))
-        names_of(fair, 12)  # two rounds: nobody is new any more; b and c were, before a
+        names_of(fair, 12)  # two rounds: no tenant is new any more; b and c were, before a
         found = names_of(fair, 1)
         fair.put_many("x", range(3), [2, 2, 2])
         found += names_of(fair, 18)
@@ -45,7 +45,7 @@ class TestBoost:
         fair.put_many("x", range(5))
         assert "".join(names_of(fair, 9)) == "xxbxxabxa"
 
-    def test_whoever_runs_empty_is_not_put_first_again_in_the_same_round(self) -> None:
+    def test_a_tenant_that_runs_empty_is_not_put_first_again_in_the_same_round(self) -> None:
         fair = FairQueue({"a": 1, "b": 1, "x": 1}, sparse_boost=True)
         for name in "ab":
             fair.put_many(name, range(20))
@@ -71,7 +71,7 @@ class TestBoost:
             fair = FairQueue(default_quantum=1, sparse_boost=boost)
             fair.put_many("old", range(1000))
             found = names_of(fair, 1)
-            for number in range(2000):  # each message is of a tenant that nobody has seen before
+            for number in range(2000):  # each message is of a tenant that is new
                 fair.put(number, 0)
                 found += names_of(fair, 1)
             served[boost] = found.count("old")
@@ -90,7 +90,7 @@ class TestBoost:
         names_of(fair, 2)
         assert fair.stats() == {}
 
-    def test_nobody_goes_before_a_slot_that_is_waited_for(self) -> None:
+    def test_no_tenant_goes_before_a_slot_that_is_waited_for(self) -> None:
         clock = ManualClock()
         fair = FairQueue({"a": 2, "b": 1, "x": 1}, anticipation=1.0, clock=clock, sparse_boost=True)
         fair.hold("a", True)
@@ -190,7 +190,9 @@ TestBoostedQueue.settings = settings(max_examples=300)
     quanta=st.lists(st.integers(1, 6), min_size=3, max_size=3),
     steps=st.lists(st.tuples(st.sampled_from(["x", "y", "get", "get"]), st.integers(1, 6)), max_size=200),
 )
-def test_who_comes_and_goes_is_one_quantum_ahead_at_most(quanta: list[int], steps: list[tuple[str, int]]) -> None:
+def test_a_slot_that_comes_and_goes_is_one_quantum_ahead_at_most(
+    quanta: list[int], steps: list[tuple[str, int]]
+) -> None:
     """In any stretch of time, against a slot that is always backlogged."""
     of = dict(zip(("old", "x", "y"), quanta, strict=True))
     fair = FairQueue(of, sparse_boost=True)

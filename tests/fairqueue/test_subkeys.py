@@ -1,4 +1,4 @@
-"""Two levels: who has many subkeys has no more for it, and a flood of one does not delay the others of its slot."""
+"""Two levels: a slot with many subkeys has no more for it, and a flood of one does not delay the others of its slot."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TestService:
         fair.put("acme", ("bob", 0), subkey="bob")
         assert [item for _, (item, _) in [fair.get() for _ in range(4)]] == ["flood", "ann", "bob", "flood"]
 
-    def test_who_spreads_over_a_thousand_subkeys_has_the_share_of_one_slot(self) -> None:
+    def test_a_slot_with_a_thousand_subkeys_has_the_share_of_one_slot(self) -> None:
         fair = FairQueue(default_quantum=1, subkey_quantum=1)
         for number in range(1000):
             fair.put("sybil", number, subkey=number)
@@ -100,7 +100,7 @@ class TestService:
         batch = fair.get_many(5)
         assert (batch.slots, batch.items) == (["a"] * 3, [0, 1, 2])
 
-    def test_what_a_slot_is_served_does_not_depend_on_who_looks(self) -> None:
+    def test_what_a_slot_is_served_does_not_depend_on_looks(self) -> None:
         fair = FairQueue({"a": 1, "b": 1}, subkey_quantum=1)
         for number in range(6):
             fair.put("ab"[number % 2], number, subkey=number % 3)
@@ -137,7 +137,7 @@ class TestDebts:
             fair.put_many(name, [name] * 4, subkeys="y")
         assert [name for name, _ in drained(fair)] == ["b", "b", "b", "a", "b", "a", "a", "a"]
 
-    def test_who_is_chosen_changes_with_a_settlement(self) -> None:
+    def test_the_choice_changes_with_a_settlement(self) -> None:
         fair = FairQueue({"a": 100}, subkey_quantum=2)
         fair.put_many("a", ["x", "x", "x"], subkeys="x")
         fair.put_many("a", ["y", "y"], subkeys="y")
@@ -277,7 +277,7 @@ class TestBesides:
         with pytest.raises(queue.Empty):
             fair.get(block=False)
 
-    def test_who_gives_up_waiting_for_room_leaves_nothing(self) -> None:
+    def test_a_producer_that_gives_up_waiting_for_room_leaves_nothing(self) -> None:
         fair = FairQueue(default_quantum=1, subkey_quantum=1, maxsize=1)
         fair.put("a", 0, subkey="x")
         with pytest.raises(queue.Full):
@@ -457,8 +457,8 @@ def sums(served: list[tuple[Any, int]]) -> list[Counter[Any]]:
     """Return the service of each slot after each message."""
     so_far: Counter[Any] = Counter()
     found = [so_far.copy()]
-    for who, cost in served:
-        so_far[who] += cost
+    for place, cost in served:
+        so_far[place] += cost
         found.append(so_far.copy())
     return found
 
@@ -488,7 +488,7 @@ def test_two_backlogged_subkeys_differ_by_no_more_than_the_bound(
                 fair.put(who[0], (who, items[place]), cost=items[place], subkey=who[1])
     largest = max(itertools.chain(*load.values()))
     served: list[tuple[tuple[str, int], int]] = []
-    while all(count > 0 for count in left.values()):  # nobody has run empty
+    while all(count > 0 for count in left.values()):  # no subkey has run empty
         name, (who, cost) = fair.get(block=False)
         assert name == who[0]
         served.append((who, cost))

@@ -434,7 +434,7 @@ def test_a_handler_in_c_code_is_interrupted_when_that_returns_and_shown_meanwhil
     thread.join(40)
 
 
-def test_limits_that_end_with_the_handler_hit_nobody_else(broker: Node, new_queue: Declare) -> None:
+def test_limits_that_end_with_the_handler_hit_no_other_handler(broker: Node, new_queue: Declare) -> None:
     """Handlers that take as long as they may: each has failed or succeeded, and nothing else is interrupted."""
     queue = new_queue()
     broker.publish(queue, numbered(200))

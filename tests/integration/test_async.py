@@ -119,7 +119,7 @@ def test_a_run_ended_by_a_handler_does_not_look_finished(
     broker.publish(queue, numbered(3))
 
     async def handler(message: object) -> None:
-        raise error  # as awaiting a task does that somebody cancelled
+        raise error  # as awaiting a cancelled task does
 
     async def main() -> None:
         async with aio.Consumer(broker.url, [queue]) as consumer:

@@ -37,7 +37,7 @@ def received(consumer: Consumer | aio.Consumer, count: int) -> None:
 
 
 def gathered(consumer: Consumer | aio.Consumer, count: int) -> None:
-    """Return when so many messages came, and somebody took all of them."""
+    """Return when so many messages came, and all of them were taken."""
     eventually(lambda: consumer.stats()["received"] == count and not consumer.stats()["buffered"])
 
 

@@ -74,7 +74,7 @@ def test_each_failing_message_has_one_traceback(
     queue = new_queue("trace")
     broker.publish(queue, numbered(3))
     with broker.connect() as channel:
-        # Somebody else has them first, and goes away.
+        # Another consumer has them first, and goes away.
         for _ in range(2):
             channel.basic_get(queue)
     eventually(lambda: broker.count(queue) == 3)

@@ -194,14 +194,14 @@ def test_another_pika_is_left_to_itself_and_named_once(broker: Node, filled: str
     check_handled(found, broker, filled)
 
 
-def test_nothing_is_said_to_whom_it_is_not_news(broker: Node, filled: str) -> None:
+def test_nothing_is_said_that_is_not_news(broker: Node, filled: str) -> None:
     found = consume(broker.url, filled, False, DOCTORING["_process_frame()"])
     assert found["lines"] == found["errors"] == []
     check_handled(found, broker, filled)
 
 
 @pytest.mark.parametrize("missing", DOCTORING)
-def test_who_insists_is_told_what_is_missing(broker: Node, filled: str, missing: str) -> None:
+def test_a_program_that_insists_is_told_what_is_missing(broker: Node, filled: str, missing: str) -> None:
     found = consume(broker.url, filled, True, DOCTORING[missing])
     error = f"fast must be None or False with pika {found['version']} whose connections have no {missing}, got True"
     assert found["errors"] == [error] * 2

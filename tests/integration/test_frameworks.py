@@ -84,7 +84,7 @@ def test_what_was_sent_is_with_the_broker(framework: str, broker: Node, names: l
 
 
 @pytest.mark.steady
-def test_who_comes_late_does_not_wait_for_a_flood(broker: Node, names: list[str], tmp_path: Path) -> None:
+def test_a_late_tenant_does_not_wait_for_a_flood(broker: Node, names: list[str], tmp_path: Path) -> None:
     """Celery takes the end of a process for one more that is free, and this worker replaces each after two tasks."""
     queue = names[0]
     jobs = Jobs("celery", broker.url, [queue], tmp_path / "done", {"key": "option:tenant"}, 1000)

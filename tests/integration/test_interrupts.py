@@ -54,7 +54,7 @@ def while_reading(answer: type) -> Patch:
 
 
 def after(owner: type, name: str, calls: int, wanted: Callable[[Any], bool] = lambda _: True) -> Patch:
-    """Interrupt when a method was called so many times by somebody wanted."""
+    """Interrupt when a method was called so many times by a wanted caller."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         method, left = getattr(owner, name), [calls]
@@ -73,7 +73,7 @@ def after(owner: type, name: str, calls: int, wanted: Callable[[Any], bool] = la
 
 
 def while_returning(calls: int) -> Patch:
-    """Interrupt when so many messages of those that nobody took were given back."""
+    """Interrupt when so many messages of those that were not taken were given back."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         leftovers = Lanes.leftovers
@@ -102,7 +102,8 @@ MOMENTS = {
 
 
 def queues_of(broker: Node) -> set[str]:
-    return set(broker.messages())
+    """Names of the queues, without those for delays, which may expire at any moment."""
+    return {name for name in broker.messages() if ".retry." not in name}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

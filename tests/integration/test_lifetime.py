@@ -1,4 +1,4 @@
-"""The end of the I/O thread that nobody asked for: errors, dropped consumers, closed event loops, forks."""
+"""The unasked end of the I/O thread: errors, dropped consumers, closed event loops, forks."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_an_iteration_takes_no_more_than_the_limit_before_something_is_settled(
         assert next(messages).queue == queue
 
 
-def test_what_nobody_settles_and_nobody_has_is_in_hand_no_more(broker: Node, new_queue: Declare) -> None:
+def test_a_message_that_is_dropped_unsettled_is_in_hand_no_more(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("q")
     broker.publish(queue, numbered(2))
     with Consumer(broker.url, [Queue(queue, limit=Limit(1))]) as consumer:

@@ -48,7 +48,7 @@ def publisher(broker: Node) -> Iterator[Publisher]:
         yield publisher
 
 
-def test_a_handler_continues_the_trace_of_who_published(
+def test_a_handler_continues_the_trace_of_the_publisher(
     broker: Node, new_queue: Declare, tracing: Traced, publisher: Publisher
 ) -> None:
     queue = new_queue("traced")

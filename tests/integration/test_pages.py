@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue as queues
 import re
 import subprocess
 import sys
@@ -234,12 +235,16 @@ class Order:
 
 def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(broker, monkeypatch, ["orders", "invoices", "answers"])
-    first, confirmed, handler, asynchronous = (
+    first, confirmed, collecting, handler, asynchronous = (
         code.replace('"amqp://localhost"', repr(broker.url)) for code in blocks("publishing")
     )
     exec(first, {"orders": [Order(number) for number in range(COUNT)]})
     with fairsched.Publisher(broker.url) as publisher:
-        exec(confirmed, {"publisher": publisher, "body": b"one more"})
+        done: list[object] = []
+        names = {"publisher": publisher, "body": b"one more", "function": done.append}
+        exec(confirmed, names)
+        assert done == [names["confirmation"]]
+        exec(collecting, {"queue": queues, "confirmations": done})
     exec(awaited(asynchronous), {"body": b"and another"})
     assert broker.left("orders") == COUNT + 2
     with broker.connect() as channel:

@@ -119,7 +119,7 @@ def test_the_unroutable_is_returned_and_never_forgotten(broker: Node, new_queue:
         ) as why:
             one.result(30)
         assert (why.value.reply_code, why.value.routing_key, why.value.exchange) == (312, "nowhere", "")
-        publisher.flush()  # somebody has asked
+        publisher.flush()  # a caller has asked
         publisher.publish(b"x", "nowhere", mandatory=False).result(30)
     assert len(bodies(broker, queue)) == 200
 
@@ -607,7 +607,7 @@ def test_tasks_publish_at_once(broker: Node, new_queue: Declare) -> None:
         assert [number for one, number in found if one == name] == list(range(100))
 
 
-def test_cancelling_a_waiting_task_publishes_nothing_and_harms_nobody(broker: Node, new_queue: Declare) -> None:
+def test_cancelling_a_waiting_task_publishes_nothing_and_harms_no_other(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("cancelled")
 
     async def main(proxy: Proxy) -> None:

@@ -283,7 +283,7 @@ def test_what_was_settled_before_it_failed_is_not_retried(broker: Node, new_queu
     assert (stats["acked"], stats["retried"], stats["dead_lettered"]) == (3, 0, 0)
 
 
-def test_a_queue_for_a_delay_that_somebody_deletes_is_declared_again(broker: Node, new_queue: Declare) -> None:
+def test_a_deleted_queue_for_a_delay_is_declared_again(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("retry")
     consumer = Consumer(broker.url, [queue], retry=Retry(backoff=0.3, jitter=False))
     times: list[float] = []
@@ -313,7 +313,7 @@ def test_a_queue_of_that_name_with_other_arguments_is_refused(broker: Node, new_
 
 
 @pytest.mark.rabbitmq("users with permissions")
-def test_who_may_not_declare_is_told_at_the_start(broker: Node, new_queue: Declare) -> None:
+def test_a_user_that_may_not_declare_is_told_at_the_start(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("retry")
     user = f"{queue}-user"
     broker.control("add_user", user, "secret")

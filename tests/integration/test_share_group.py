@@ -58,7 +58,7 @@ def handling(consumer: Consumer) -> Iterator[None]:
 
 
 def left(broker: Node, *queues: str) -> Counter[str]:
-    """Return what nobody has settled."""
+    """Return how many messages of each queue wait."""
     with broker.connect() as channel:
         return Counter({
             name: channel.queue_declare(name, passive=True).method.message_count for name in queues
@@ -66,7 +66,7 @@ def left(broker: Node, *queues: str) -> Counter[str]:
 
 
 def served(broker: Node, queues: list[str], seconds: float) -> dict[str, int]:
-    """Return how many messages of each queue are handled in so many seconds, by anybody."""
+    """Return how many messages of each queue are handled in so many seconds, by all consumers."""
     # What is unsettled is in windows of one size, which the ends of the span have in common.
     before = left(broker, *queues)
     time.sleep(seconds)
@@ -127,10 +127,12 @@ def test_it_comes_back_after_a_lost_connection(broker: Node, new_queue: Declare)
         eventually(lambda: one.stats()["peers"] == two.stats()["peers"] == 1, 60)
 
 
-def test_who_may_not_declare_works_on_alone(broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_that_may_not_declare_works_on_alone(
+    broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
     queues = [new_queue("a"), new_queue("b")]
     exchange = f"fairsched.shares.{queues[0]}"
-    with broker.connect() as channel:  # somebody else's, of another kind
+    with broker.connect() as channel:  # of another kind than theirs
         channel.exchange_declare(exchange, "direct")
     try:
         for name in queues:

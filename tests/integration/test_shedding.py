@@ -55,7 +55,7 @@ def asking(running: Running) -> consumer_counts.ConsumerCounts:
 
 
 def in_company(queue: str, *consumers: Running) -> None:
-    """Return when each of them knows that somebody else consumes the queue: all of them do."""
+    """Return when each of them knows that another consumes the queue: all of them do."""
     for one in consumers:
         seen = asking(one)
         eventually(lambda seen=seen: not seen.alone(queue))
@@ -166,7 +166,7 @@ def test_a_queue_that_vanishes_costs_the_counting_its_channel_only(broker: Node,
     queue, other = new_queue("vanishing"), new_queue("staying")
     with Running(broker.url, [queue, other], codel=LAW) as running:
         seen = asking(running)
-        # A queue that is missing at the start is an error of whoever named it.
+        # A queue that is missing at the start is an error of the program that named it.
         eventually(lambda: running.channel(queue).consuming)
         broker.delete(queue)
         eventually(lambda: not running.channel(queue).consuming)
@@ -288,7 +288,7 @@ def test_a_lost_connection_loses_no_returned_message(broker: Node, new_queue: De
 
 
 def test_the_age_at_which_handling_begins(broker: Node, new_queue: Declare) -> None:
-    """The story: one handler is ten times slower than another that is mostly idle; with CoDel nobody waits for it."""
+    """One handler is ten times slower than another that is mostly idle; with CoDel no message waits for it."""
     found: dict[bool, list[float]] = {False: [], True: []}
     # Measured 5.5 to 6.2. A machine that does other things only adds to ages, so the least of each kind is compared.
     for _ in range(4):

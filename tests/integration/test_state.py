@@ -190,7 +190,7 @@ def work(message):
 
 
 def ask(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    """Ask as a kubelet does: by an address, without a name; 0 if nobody listens."""
+    """Ask as a kubelet does: by an address, without a name; 0 if no server listens."""
     connection = http.client.HTTPConnection(host, port, timeout=10)
     try:
         connection.request("GET", path, headers={"Host": f"10.1.2.3:{port}"})
@@ -252,8 +252,8 @@ def test_probes_of_a_worker(tmp_path: Path, broker: Node, new_queue: Declare) ->
 
 
 def test_probes_before_there_is_a_broker(tmp_path: Path) -> None:
-    port, nobody = free_ports(2)
-    with running(tmp_path, f"amqp://127.0.0.1:{nobody}", "q", "--health-port", str(port)):
+    port, unused = free_ports(2)
+    with running(tmp_path, f"amqp://127.0.0.1:{unused}", "q", "--health-port", str(port)):
         eventually(lambda: ask(port, "/healthz") == (200, "ok"))
         assert ask(port, "/readyz") == (503, "not connected to a broker")
 

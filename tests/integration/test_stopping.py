@@ -128,7 +128,7 @@ def test_a_consumer_stopped_before_it_runs_does_nothing(broker: Node, new_queue:
 
 
 class Deferred:
-    """Handlers that keep their messages, and somebody who acks them when the consumer has nothing else left to do."""
+    """Handlers that keep their messages, and a thread that acks them when the consumer has nothing else left to do."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -104,7 +104,7 @@ def test_codel_lets_go_of_messages_of_a_stream(broker: Node, stream: str) -> Non
 
 
 @pytest.mark.parametrize("on_error", ["requeue", "reject"])
-def test_a_stream_that_nobody_declared_costs_one_connection(
+def test_an_undeclared_stream_costs_one_connection(
     broker: Node, stream: str, caplog: pytest.LogCaptureFixture, on_error: str
 ) -> None:
     handled: list[bytes] = []
@@ -135,7 +135,7 @@ def test_a_stream_that_nobody_declared_costs_one_connection(
     assert sum(f"queue {stream!r} is a stream" in line.getMessage() for line in caplog.records) == 1
 
 
-def test_retries_of_a_stream_that_nobody_declared_go_to_the_dead_letters(broker: Node, stream: str) -> None:
+def test_retries_of_an_undeclared_stream_go_to_the_dead_letters(broker: Node, stream: str) -> None:
     dead = f"{stream}.dead-letter"
     consumer = Consumer(broker.url, [Queue(stream, prefetch=10)], retry=Retry(3, backoff=0.01))
     handled: list[bytes] = []

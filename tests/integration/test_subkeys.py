@@ -33,7 +33,7 @@ def order_of(consumer: Consumer, count: int) -> list[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("fast", [None, False], ids=["fast", "pika"])
 @pytest.mark.parametrize("subkey", ["header:user", "property:app_id", lambda message: message.headers["user"]])
-def test_a_flood_of_one_user_delays_no_other_and_nobody_gains_by_splitting(
+def test_a_flood_of_one_user_delays_no_other_and_no_user_gains_by_splitting(
     broker: Node, new_queue: Declare, subkey: Any, fast: bool | None
 ) -> None:
     queue = new_queue("jobs")

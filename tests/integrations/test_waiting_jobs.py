@@ -119,7 +119,7 @@ def test_keys() -> None:
     assert key(len)(message) == 5
 
 
-def test_a_key_function_that_fails_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_function_that_fails_stops_no_job(caplog: pytest.LogCaptureFixture) -> None:
     find = key(lambda message: message["missing"])
     with caplog.at_level(logging.ERROR):
         assert [find({}), find({})] == ["", ""]

@@ -14,10 +14,10 @@ from model.explore import Step
 
 #: What keeps an item from lying beside getters that sleep; the tests leave out one at a time.
 GUARDS = (
-    "puts wake when nobody sees to the turn",
-    "who finds the turn awaited sees to it",
-    "who gives up hands over",
-    "who has taken hands over",
+    "puts wake when no getter sees to the turn",
+    "a getter that finds the turn awaited sees to it",
+    "a getter that gives up hands over",
+    "a getter that has taken hands over",
     "letting go wakes",
 )
 
@@ -35,7 +35,7 @@ class Getter:
 
 @dataclass
 class AnticipationModel:
-    """Getters and whoever puts, for one schedule. `puts` names the slots; `release` lets go of the held one."""
+    """Getters and putters, for one schedule. `puts` names the slots; `release` lets go of the held one."""
 
     getters: tuple[bool, ...]
     puts: tuple[str, ...]
@@ -64,7 +64,7 @@ class AnticipationModel:
         return sum(self.queued.values()) > 0 and not self.is_awaiting()
 
     def wanted(self) -> int:
-        seen_to = any(getter.timed for getter in self.all) or not self.has("puts wake when nobody sees to the turn")
+        seen_to = any(getter.timed for getter in self.all) or not self.has("puts wake when no getter sees to the turn")
         return 0 if seen_to and self.is_awaiting() else sum(self.queued.values())
 
     def wake(self, count: int) -> None:
@@ -85,14 +85,14 @@ class AnticipationModel:
                 self.wake(self.wanted())
             waited = True
             getter.interested = True
-            getter.timed = self.is_awaiting() and self.has("who finds the turn awaited sees to it")
+            getter.timed = self.is_awaiting() and self.has("a getter that finds the turn awaited sees to it")
             ends: Callable[[], bool] = lambda: bool(getter.permits) or getter.timed or getter.hasty  # noqa: E731
             yield ends
             timed, getter.timed, getter.interested = getter.timed, False, False
             if getter.permits:
                 getter.permits = 0
             elif getter.hasty:  # its own time is over first
-                if self.has("who gives up hands over"):
+                if self.has("a getter that gives up hands over"):
                     self.wake(self.wanted())
                 getter.done = True
                 return
@@ -100,7 +100,7 @@ class AnticipationModel:
                 self.held = False  # the turn passes
         self.queued["held" if self.queued["held"] else "other"] -= 1
         getter.done = True
-        if waited and self.has("who has taken hands over"):
+        if waited and self.has("a getter that has taken hands over"):
             self.wake(self.wanted())
 
     def put(self, slot: str) -> Step:

@@ -12,7 +12,7 @@ STUB = "stub"
 
 @dataclass
 class WorksetModel:
-    """Adders, each of one item after another, and one taker, who looks when somebody has said that there is work.
+    """Adders, each of one item after another, and one taker, which looks when an adder has said that there is work.
 
     An item's work is a number; to work on it is to take one off, so what gets more has to be taken again.
     """

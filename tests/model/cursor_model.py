@@ -1,8 +1,8 @@
-"""Cursors and standard groups, step by step: who looks, who takes, who gives back, and who goes and leaves its groups.
+"""Cursors and standard groups, step by step: consumers look, take, give back, or go and leave their groups.
 
 What is under the queue's lock is one step here: a look (which carries a cursor past what is not for its consumer), an
 acquire, a settlement with the recall of the cursors, a consumer's going. A move between lists is one as well, and so is
-every question put to a consumer while somebody walks over the interested.
+every question put to a consumer while a thread walks over the interested.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Message:
 
 @dataclass
 class CursorModel:
-    """`backlog` and `puts`: a letter for each message, its group. Of the backlog, everybody has been told."""
+    """`backlog` and `puts`: a letter for each message, its group. Every consumer has been told of the backlog."""
 
     GUARDS = (
         "takes what still comes first",
@@ -53,7 +53,7 @@ class CursorModel:
         self.all = self.consumers()
         self.messages = [Message(group) for group in self.backlog]
         self.owners: dict[str, Consumer] = {}
-        self.skipped: dict[str, int] = {}  # the first of a group that somebody went past, as it was another's
+        self.skipped: dict[str, int] = {}  # the first of a group that a cursor went past, as it was another's
         for consumer in self.all if self.backlog else []:
             consumer.state, consumer.told = NOTIFIED, True
         return [self.live(consumer) for consumer in self.all] + [self.put(group) for group in self.puts]
@@ -95,7 +95,7 @@ class CursorModel:
         return taken
 
     def leave(self, consumer: Consumer) -> None:
-        """Its groups are nobody's, and what was skipped for them is before all cursors again."""
+        """Its groups have no owner, and what was skipped for them is before all cursors again."""
         for group in [group for group, owner in self.owners.items() if owner is consumer]:
             del self.owners[group]
             at = self.skipped.pop(group, None)

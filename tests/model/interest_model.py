@@ -107,7 +107,7 @@ class LevelsModel:
     marked: bool = True
 
     def threads(self) -> list[Any]:
-        self.table = Table(0, [self.marked, False])  # below ours is another, where nobody is
+        self.table = Table(0, [self.marked, False])  # below ours is another, where no node is
         self.hint = 0
         self.interested = False  # our consumer stands in the list of its level
         self.messages = 0
@@ -136,7 +136,7 @@ class LevelsModel:
         self.awake |= self.messages > 0
 
     def producer(self) -> Steps:
-        """Enqueue, then find somebody to notify."""
+        """Enqueue, then find a node to notify."""
         yield None
         self.messages += 1
         yield from self.finder()

@@ -1,4 +1,4 @@
-"""A connection that the I/O thread lends while it waits, step by step: who reads, who is woken, in which order.
+"""A connection that the I/O thread lends while it waits, step by step: which thread reads and which is woken.
 
 The steps are those of `LentConnection` in _delivery.pyx and of amqp/lending.py: what holds the lock of the connection
 for one step, and a stretch without Python code, are one step. The broker sends deliveries ("d"), which either may take,
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 Steps = Iterator[Callable[[], bool] | None]
 GUARDS = (
     "looks again when it has borrowed",
-    "unwatches only while nobody sleeps",
+    "unwatches only while no thread sleeps",
     "counts itself before it watches",
     "watches before it sleeps",
     "leaves all from the first other frame on",
@@ -106,7 +106,7 @@ class LendingModel:
         if not self.readable:
             self.faults.append("it is read although it is not lent")
         yield None
-        if not self.sleepers or not self.kept("unwatches only while nobody sleeps"):
+        if not self.sleepers or not self.kept("unwatches only while no thread sleeps"):
             self.unwatched = True
         yield None
         self.rest, self.socket = self.rest + self.socket, ""
@@ -159,7 +159,7 @@ class LendingModel:
     # The I/O thread -----------------------------------------------------------------------------------------------
 
     def is_late(self) -> bool:
-        """Whether the timer finds that nobody looks any more; it runs while reading is lent."""
+        """Whether the timer finds that no thread borrows any more; it runs while reading is lent."""
         all_away = self.away == len(self.consumers)
         return self.unwatched and self.readable and all_away and self.kept("takes the reading back in time")
 
@@ -201,7 +201,7 @@ class LendingModel:
     def check(self, finished: list[bool]) -> None:
         assert not self.faults, self.faults[0]
         assert finished[0]
-        assert not self.socket + self.rest, "something has come, and nobody takes it"
+        assert not self.socket + self.rest, "something has come, and no thread takes it"
         assert self.taken == self.frames, "the order is another"
         assert not self.unsent, "something is not sent"
         assert not self.sent.replace("12", ""), "what is sent is cut"

@@ -1,8 +1,8 @@
 """A model of FairQueue's getters while slots are at their limits.
 
 Three slots: `free` has no limit; `rated` has a token at every tick of the clock, one at most; `capped` has all in hand
-that it may, until somebody releases it. Every step is what FairQueue does within its exclusion; between steps threads
-are parked, or have not begun. Who takes prefers `rated`, then `capped`.
+that it may, until a thread releases it. Every step is what FairQueue does within its exclusion; between steps threads
+are parked, or have not begun. A getter prefers `rated`, then `capped`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from model.explore import Step
 
 #: What keeps an item from lying beside getters that sleep; the tests leave out one at a time.
 GUARDS = (
-    "a put for a token wakes, if nobody sees to it",
-    "who finds a token awaited sees to it",
+    "a put for a token wakes, if no getter sees to it",
+    "a getter that finds a token awaited sees to it",
     "one sees to it",
-    "who sees to it says until when",
-    "who gives up hands over",
-    "who has taken hands over",
+    "a getter that sees to it says until when",
+    "a getter that gives up hands over",
+    "a getter that has taken hands over",
     "a release wakes",
 )
 
@@ -38,7 +38,7 @@ class Getter:
 
 @dataclass
 class LimitsModel:
-    """Getters, whoever puts, and a clock, for one schedule. `puts` names the slots; `release` lets go of `capped`."""
+    """Getters, putters, and a clock, for one schedule. `puts` names the slots; `release` lets go of `capped`."""
 
     getters: tuple[bool, ...]
     puts: tuple[str, ...]
@@ -47,7 +47,7 @@ class LimitsModel:
     without: str = ""
     now: int = 0
     due: float = 1  # when `rated` has its next token
-    open: set[str] = field(default_factory=set)  # who takes turns
+    open: set[str] = field(default_factory=set)  # slots that take turns
     queued: dict[str, int] = field(default_factory=dict)
     watched: float = inf  # until when a getter waits that sees to the token
     all: list[Getter] = field(default_factory=list)
@@ -77,7 +77,7 @@ class LimitsModel:
         return self.due if "rated" not in self.open and self.ready() < sum(self.queued.values()) else inf
 
     def wanted(self) -> int:
-        unseen = self.token_due() < self.watched and self.has("a put for a token wakes, if nobody sees to it")
+        unseen = self.token_due() < self.watched and self.has("a put for a token wakes, if no getter sees to it")
         return self.ready() + unseen
 
     def tell(self) -> None:
@@ -108,8 +108,8 @@ class LimitsModel:
             getter.interested = True
             due = self.token_due()
             unseen = due < self.watched or not self.has("one sees to it")
-            getter.until = due if unseen and self.has("who finds a token awaited sees to it") else inf
-            if getter.until < inf and self.has("who sees to it says until when"):
+            getter.until = due if unseen and self.has("a getter that finds a token awaited sees to it") else inf
+            if getter.until < inf and self.has("a getter that sees to it says until when"):
                 self.watched = getter.until
             ends: Callable[[], bool] = lambda: bool(getter.permits) or self.now >= getter.until or getter.hasty  # noqa: E731
             yield ends
@@ -119,12 +119,12 @@ class LimitsModel:
             self.tell()
             if getter.hasty and not claimed and not self.ready():
                 getter.done = True
-                if self.has("who gives up hands over"):
+                if self.has("a getter that gives up hands over"):
                     self.wake(self.wanted())
                 return
         self.take()
         getter.done = True
-        if self.has("who has taken hands over"):
+        if self.has("a getter that has taken hands over"):
             self.wake(self.wanted())
 
     def put(self, slot: str) -> Step:

@@ -28,7 +28,7 @@ class Guards:
 
     pinned: bool = True  # what is unlinked waits; otherwise it is freed at once
     grace: int = 3  # for so many epochs
-    looks_at_pins: bool = True  # the epoch waits for who is inside
+    looks_at_pins: bool = True  # the epoch waits for threads that are inside
     frozen: bool = True  # nothing is unlinked from a dead entry
     keeps_tail: bool = True  # a dead tail is not unlinked
 

@@ -1,4 +1,4 @@
-"""The pull queue, step by step: who puts, who pulls until nothing is left, who loses interest, and who may go on.
+"""The pull queue, step by step: threads put, pull until nothing is left, lose interest, or may go on.
 
 A move between lists is atomic here (interest_model.py opens it up), and so are one look at the messages and one
 acquire. A walk over the interested asks each consumer's state once, in order of priority. A consumer's thread sleeps
@@ -64,7 +64,7 @@ class QueueModel:
     programs: tuple[str, ...]
     kept: frozenset[str] = field(default_factory=lambda: frozenset(QueueModel.GUARDS))
     backlog: int = 0
-    in_vain: bool = True  # whether anybody may be told in vain
+    in_vain: bool = True  # whether a consumer may be told in vain
     looks_first: bool = False  # a notified consumer looks where it is, and moves only before its last look
 
     def threads(self) -> list[Any]:
@@ -117,7 +117,7 @@ class QueueModel:
         return True
 
     def outranked(self, consumer: Consumer) -> Steps:
-        """Somebody more important is to have what there is."""
+        """A more important consumer is to have what there is."""
         for other in self.all:
             if other.priority > consumer.priority:
                 yield None
@@ -129,7 +129,7 @@ class QueueModel:
         return "flips before it hands over" in self.kept
 
     def recompute(self, consumer: Consumer) -> Steps:
-        """Move it to where it belongs, and see to what follows; until nobody has changed that meanwhile."""
+        """Move it to where it belongs, and see to what follows; until no thread has changed that meanwhile."""
         while True:
             yield None
             desired = consumer.desired

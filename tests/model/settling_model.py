@@ -1,4 +1,4 @@
-"""Settlements on their way to the I/O thread, step by step: who settles, marks the channel, and asks for the sending.
+"""Settlements on their way to the I/O thread, step by step: threads settle, mark the channel, and ask for the sending.
 
 The steps are those of _delivery.pyx and consumer/io_thread.py: a stretch without Python code is one step. The ledger of
 the one channel is a number here, since `AckLedger` excludes by itself. The timer, which would send in the end whatever
@@ -107,6 +107,6 @@ class SettlingModel:
         return found  # a sub-generator's result
 
     def check(self, finished: list[bool]) -> None:
-        assert all(finished[:-1]), "who settles is blocked"
-        assert self.pending == 0, "a settlement is not sent, and nobody will send it"
+        assert all(finished[:-1]), "a thread that settles is blocked"
+        assert self.pending == 0, "a settlement is not sent, and no thread will send it"
         assert self.sent == sum(self.settlers)

@@ -27,10 +27,10 @@ def test_no_item_lies_beside_a_getter_that_sleeps(scenario: str) -> None:
 
 #: Without that guard: in which scenario an item is left.
 FAULTS = {
-    "puts wake when nobody sees to the turn": "one",
-    "who finds the turn awaited sees to it": "one",
-    "who gives up hands over": "one gives up",
-    "who has taken hands over": "two",
+    "puts wake when no getter sees to the turn": "one",
+    "a getter that finds the turn awaited sees to it": "one",
+    "a getter that gives up hands over": "one gives up",
+    "a getter that has taken hands over": "two",
 }
 
 
@@ -42,7 +42,7 @@ def test_without_a_guard_the_fault_is_found(guard: str) -> None:
 
 
 def test_every_other_guard_is_for_speed() -> None:
-    """Letting go wakes whoever waits for a turn that will not be used; its wait would have an end all the same."""
+    """Letting go wakes a getter that waits for a turn that will not be used; its wait would end all the same."""
     assert set(GUARDS) - set(FAULTS) == {"letting go wakes"}
     for getters, puts, _ in SCENARIOS.values():
         list(schedules(lambda g=getters, p=puts: AnticipationModel(g, p, True, "letting go wakes"), preemptions=1))

@@ -27,7 +27,7 @@ def model(scenario: str, kept: Any = frozenset(CursorModel.GUARDS)) -> CursorMod
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_no_message_waits_beside_who_may_take_it(scenario: str) -> None:
+def test_no_message_waits_beside_a_consumer_that_may_take_it(scenario: str) -> None:
     assert sum(1 for _ in schedules(lambda: model(scenario), SCENARIOS[scenario][-1])) > 30
 
 

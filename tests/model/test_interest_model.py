@@ -46,7 +46,7 @@ def test_whoever_sleeps_is_found(actors: str, preemptions: int, marked: bool) ->
     assert sum(1 for _ in schedules(lambda: LevelsModel(actors, marked=marked), preemptions)) > 10
 
 
-# The guard that is missing: who takes part in the fault, and whether the bit was set.
+# The guard that is missing: which threads take part in the fault, and whether the bit was set.
 FAULTS = {
     "looks again": ("consumer producer finder", True),
     "distrusts": ("consumer producer finder", True),

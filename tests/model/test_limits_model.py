@@ -30,10 +30,10 @@ def test_no_item_that_may_be_served_lies_beside_a_getter_that_sleeps(scenario: s
 
 #: Without that guard: in which scenario an item is left.
 FAULTS = {
-    "a put for a token wakes, if nobody sees to it": "a token",
-    "who finds a token awaited sees to it": "a token",
-    "who gives up hands over": "one gives up",
-    "who has taken hands over": "two tokens",
+    "a put for a token wakes, if no getter sees to it": "a token",
+    "a getter that finds a token awaited sees to it": "a token",
+    "a getter that gives up hands over": "one gives up",
+    "a getter that has taken hands over": "two tokens",
     "a release wakes": "a release",
 }
 
@@ -46,7 +46,7 @@ def test_without_a_guard_the_fault_is_found(guard: str) -> None:
 
 def test_every_other_guard_is_for_speed() -> None:
     """All may see to the same token, at the price of waking all of them for it."""
-    assert set(GUARDS) - set(FAULTS) == {"one sees to it", "who sees to it says until when"}
+    assert set(GUARDS) - set(FAULTS) == {"one sees to it", "a getter that sees to it says until when"}
     for guard in set(GUARDS) - set(FAULTS):
         for scenario in SCENARIOS.values():
             list(schedules(lambda s=scenario, g=guard: LimitsModel(*s, g), preemptions=1))

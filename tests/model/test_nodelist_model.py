@@ -50,7 +50,7 @@ FAULTS = {
         3,
         "retired twice|use after free|a freed entry is linked",
     ),
-    # One who moves the tail late is inside, but another who finds it where it was may have entered an epoch later.
+    # A thread that moves the tail late is inside, but one that finds it where it was may have entered an epoch later.
     "two epochs of grace, and a tail that lags": (
         Guards(grace=2),
         [["append x"], ["walk", "idle"], ["append y"]],

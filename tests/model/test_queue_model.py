@@ -67,7 +67,7 @@ SCENARIOS = {**ENQUEUE, **INTEREST, **PRIORITY, **LEAVING}
 
 @pytest.mark.parametrize("looks_first", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_no_message_waits_beside_who_sleeps(scenario: str, looks_first: bool) -> None:
+def test_no_message_waits_beside_a_sleeping_consumer(scenario: str, looks_first: bool) -> None:
     """Whether a notified consumer moves before each look, as in the sources, or before the last, as in the engine."""
     consumers, programs, backlog, preemptions = SCENARIOS[scenario]
     model = lambda: QueueModel(consumers, programs, backlog=backlog, looks_first=looks_first)  # noqa: E731
@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("guard", FAULTS)
-def test_without_a_guard_a_message_waits_beside_who_sleeps(guard: str) -> None:
+def test_without_a_guard_a_message_waits_beside_a_sleeping_consumer(guard: str) -> None:
     scenario, reason = FAULTS[guard]
     consumers, programs, backlog, preemptions = SCENARIOS[scenario]
     kept = frozenset(QueueModel.GUARDS) - {guard}

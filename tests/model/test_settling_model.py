@@ -14,5 +14,5 @@ def test_no_settlement_stays_unsent(settlers: tuple[int, ...], preemptions: int)
 
 @pytest.mark.parametrize("guard", GUARDS)
 def test_without_a_guard_a_settlement_stays(guard: str) -> None:
-    with pytest.raises(Fault, match="a settlement is not sent, and nobody will send it"):
+    with pytest.raises(Fault, match="a settlement is not sent, and no thread will send it"):
         list(schedules(lambda: SettlingModel((2, 1), guard), preemptions=3))

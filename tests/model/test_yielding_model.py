@@ -17,7 +17,7 @@ def test_no_message_is_gone_past_for_ever(program: tuple[str, ...], messages: tu
 
 
 @pytest.mark.parametrize("guard", YieldingModel.GUARDS)
-def test_without_a_guard_a_message_waits_beside_who_sleeps(guard: str) -> None:
+def test_without_a_guard_a_message_waits_beside_a_sleeping_consumer(guard: str) -> None:
     kept = frozenset(YieldingModel.GUARDS) - {guard}
 
     def search() -> None:

@@ -83,7 +83,7 @@ class WaitingModel:
         return sorted(waiting, key=lambda getter: (-getter.priority, getter.since))
 
     def claim(self) -> list[Getter]:
-        """Claim as many as there are items for that nobody on his way takes."""
+        """Claim as many as there are items for that no getter on its way takes."""
         left = self.queued
         if self.kept("counts those on their way"):
             left -= sum(getter.amount for getter in self.getters if getter.state == NOTIFIED)
@@ -106,10 +106,10 @@ class WaitingModel:
         return self.claim_all()
 
     def claim_all(self) -> list[Getter]:
-        everybody = self.interested()
-        for getter in everybody:
+        candidates = self.interested()
+        for getter in candidates:
             self.move(getter, NOTIFIED)
-        return everybody
+        return candidates
 
     # Threads ------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Going past messages for a consumer of higher priority, step by step: who looks, who goes past, and who calls back.
+"""Going past messages for a consumer of higher priority, step by step: one looks, goes past, and calls back.
 
 High is busy with a message, and does not come back; it loses interest at some time, and may be interested again. Low
 has been told, and pulls until it finds nothing for it. What is under the queue's lock is one step; so is a move of a
@@ -17,11 +17,11 @@ INTERESTED, NOTIFIED, NOT_INTERESTED = "I", "N", "X"
 
 @dataclass
 class YieldingModel:
-    """`program`: what becomes of high; `messages`: for whom each is, "both" or "low"."""
+    """`program`: what becomes of high; `messages`: which consumer each is for, "both" or "low"."""
 
     GUARDS = (
         "looks at the state again under the lock",
-        "marks whom it goes past for",
+        "marks the consumer it goes past for",
         "calls back after the move",
         "passes on after it has called back",
     )
@@ -100,7 +100,7 @@ class YieldingModel:
         return taken
 
     def seek(self) -> Steps:
-        """The next message for low, by low or by who passes work on to it; the cursor is before it then."""
+        """The next message for low, by low or by the thread that passes work on to it; the cursor is before it then."""
         while True:
             yield None
             while self.cursor < len(self.messages) and not self.available[self.cursor]:
@@ -114,7 +114,7 @@ class YieldingModel:
             yield None
             again = self.ready() or "looks at the state again under the lock" not in self.kept
             if again and self.cursor == at:
-                self.marked = "marks whom it goes past for" in self.kept
+                self.marked = "marks the consumer it goes past for" in self.kept
                 self.yielded = at if self.yielded is None else min(at, self.yielded)
                 self.cursor = at + 1
 

@@ -49,7 +49,7 @@ class Order:
 
     def __init__(self) -> None:
         self.stored: list[Stored] = []
-        self.waiting: list[Stored] = []  # of those, whom nobody has
+        self.waiting: list[Stored] = []  # those of them that no consumer has
 
     def place(self, message: Stored) -> Any:
         return message.number

@@ -1,4 +1,4 @@
-"""Deficit weighted round robin with limits, in plain Python: buckets of tokens, and a list of those who take turns."""
+"""Deficit weighted round robin with limits, in plain Python: buckets of tokens, and a list of those that take turns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairsched import Limit
 
 
 class Bucket:
-    """So many tokens at a time: exact, and refilled when somebody looks."""
+    """So many tokens at a time: exact, and refilled when it is read."""
 
     def __init__(self) -> None:
         self.burst, self.interval = 1, 0

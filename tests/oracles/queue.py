@@ -1,18 +1,18 @@
 """The pull queue in plain Python, for one thread: the oracle that the compiled queue is held against.
 
 Source: Qpid Broker-J's AbstractQueue (its walks, in their order), with its known defects mended, and without its
-pointers: who pulls gets the first message, in the order of service, that it may have. What was open is settled so:
+pointers: a pull gets the first message, in the order of service, that it may have. What was open is settled so:
 
 Interest. A consumer is in `interested` or `notified` while it wishes, has credit, and is live. The last credit flips
-    that before anybody looks, and the hand-over to others follows the acquire, so that a backlog does not stall.
+    that before any consumer looks, and the hand-over to others follows the acquire, so that a backlog does not stall.
 Priorities. A message is for the consumer of the highest priority that is ready and could take it, busy or not; who
     pulls goes past what is for those above, and gets the next that is not.
 Wake-ups. A message that is put, released, rejected, un-held, or freed with its group wakes every browser that is to see
-    it, and at most one consumer: a released message does not wake all. Who subscribes, or becomes interested, is woken
-    when there is something for it; a browser always is, and no priority comes before it. on_work(subscription) may
+    it, and at most one consumer: a released message does not wake all. One that subscribes, or becomes interested, is
+    woken when there is something for it; a browser always is, and no priority is above it. on_work(subscription) may
     pull; if it raises, that is logged.
-Busy consumers. Who was woken need not come back after its first message: with that, the rest is offered to one other
-    that may take some of it, unless somebody woken before is still to come for it.
+Busy consumers. A woken one need not come back after its first message: with that, the rest is offered to one other
+    that may take some of it, unless one woken before is still to come for it.
 Credit. A pull takes one, if there is a limit; settling gives back what was taken: before the message moves, so that a
     release may be for its releaser.
 Keys. put(key=...) is all: what sorted and last-value queues go by, and the name of the message's group. Without it the
@@ -26,12 +26,12 @@ Attempts. delivery_count is 0 at first, and one more for each release. With the 
     goes to the alternate: a queue with put(), or a callable(item, reason); reasons: "expired", "delivery_limit",
     "closed". Without one, it is dropped. A ring drops, and so does a last-value queue. What the alternate raises an
     exception for is kept in undelivered, and offered to it again by expire().
-Overflow. ring: drops the oldest that is not acquired, nor the one just put. reject: queue.Full. flow: who puts what
-    does not fit, and everybody after that, waits until depth and bytes are at most 80 % of the limits, rounded up;
+Overflow. ring: drops the oldest that is not acquired, nor the one just put. reject: queue.Full. flow: a put that
+    does not fit, and every one after that, waits until depth and bytes are at most 80 % of the limits, rounded up;
     here, queue.Full. What never fits waits for an empty queue.
 Cancel. It is gone; its groups are free, and the first message of each is offered; the next consumer becomes live; and
-    then it is as with anybody who is not interested any more: what it was to do is handed over.
-Close. ShutDown for who puts, subscribes, or gets when nothing is left. What is left may be pulled. What is released
+    then it is as with any consumer that is not interested any more: what it was to do is handed over.
+Close. ShutDown for a put, a subscribe, or a get when nothing is left. What is left may be pulled. What is released
     goes to the alternate, if there is one.
 """
 
@@ -131,7 +131,7 @@ class ReferenceQueue(Waking):
 
     @property
     def available(self) -> int:
-        """Messages that nobody has acquired, held ones included."""
+        """Messages that are not acquired, held ones included."""
         return len(self.order.waiting)
 
     @property
@@ -226,7 +226,7 @@ class ReferenceQueue(Waking):
     def pull(self, consumer: ReferenceSubscription) -> ReferenceEntry | None:
         if not consumer.open:
             return None
-        self.consumers.done(consumer.node)  # before looking, so that who puts meanwhile finds it interested
+        self.consumers.done(consumer.node)  # before looking, so that a put meanwhile finds it interested
         if not consumer.desired:
             return None
         awaited, consumer.awaited = consumer.awaited, False
@@ -269,7 +269,7 @@ class ReferenceQueue(Waking):
     def take_back(self, message: Stored, limit: int = 0) -> None:
         message.redelivered = True
         group = self.groups.settled(message)
-        message.state = AVAILABLE  # for who sees that it has expired
+        message.state = AVAILABLE  # for the call that sees that it has expired
         if self.closed and self.alternate is not None:
             self.remove(message, "closed")
         elif limit and message.failed >= limit:
@@ -280,11 +280,11 @@ class ReferenceQueue(Waking):
             self.remove(message, "expired")
         else:
             if self.back_in_line(message):
-                return  # whoever is told of it gets the group
+                return  # the consumer that is told of it gets the group
         self.free(group)
 
     def back_in_line(self, message: Stored) -> bool:
-        """Whether somebody was told of it."""
+        """Whether a consumer was told of it."""
         self.order.give_back(message)
         if self.overflow == "ring":
             self.shrink(None)

@@ -129,7 +129,7 @@ class ReferenceRing:
             if self.loads[name] + 1 <= bound:
                 self.loads[name] += 1
                 return name
-        raise AssertionError("nobody has room")
+        raise AssertionError("no node has room")
 
     def share(self, name: str) -> Fraction:
         size = 2**self.space_bits

@@ -12,7 +12,7 @@ MOST_BOOSTS = 16
 
 
 class ReferenceSparse(ReferenceDwrr):
-    """The new ones go before the old ones; after a turn, whoever it was is old, and at the tail."""
+    """The new ones go before the old ones; after its turn, a slot is old, and at the tail."""
 
     def __init__(self, quanta: dict[Hashable, int]) -> None:
         super().__init__(quanta)

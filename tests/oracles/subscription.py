@@ -63,7 +63,7 @@ class ReferenceSubscription:
         self.name = name
         self.priority = priority
         self.acquires = acquires
-        self.sees_requeues = sees_requeues or acquires  # who acquires always does
+        self.sees_requeues = sees_requeues or acquires  # one that acquires always does
         self.exclusive = False
         self.filter: Callable[[Any], Any] | None = None
         self.on_work: Callable[[Any], Any] | None = None

@@ -1,4 +1,4 @@
-"""The consumers of the reference queue: who comes and goes, who is told of work, and what each would get."""
+"""The consumers of the reference queue: which come and go, which are told of work, and what each would get."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Waking:
         return [self.by_node[node] for node in self.consumers.listed(state)]
 
     def free(self, group: Any) -> None:
-        """A group is nobody's: its messages may be for another, the first or, if nobody may have that, a later one."""
+        """A group has no owner: its messages may be for another, the first or, if none may have that, a later one."""
         waiting = [m for m in self.order.stored if m.state == AVAILABLE and group is not None]
         any(self.offer(message) for message in waiting if self.groups.of(message) == group)
 
@@ -48,7 +48,7 @@ class Waking:
                 self.notify(browser)
 
     def offer(self, message: Stored) -> bool:
-        """A message became available: tell one who may acquire it; False: nobody was told."""
+        """A message became available: tell one that may acquire it; False: none was told."""
         for consumer in self.listed(INTERESTED):
             if message.state != AVAILABLE:
                 break
@@ -77,12 +77,12 @@ class Waking:
         consumer.notify()
 
     def takes(self, consumer: ReferenceSubscription, message: Stored) -> bool:
-        """It could have the message, if nobody above is to have it."""
+        """A consumer could have the message, if none above is to have it."""
         available = message.state == AVAILABLE and self.groups.allow(consumer, message)
         return available and consumer.acquires and consumer.wants(message)
 
     def covered(self, message: Stored) -> bool:
-        """Somebody awaited was told of it, or as many are awaited that could take it as there are messages."""
+        """A consumer awaited was told of it, or as many are awaited that could take it as there are messages."""
         awaited = [consumer for consumer in self.listed(NOTIFIED) if consumer.awaited]
         if any(consumer.filter is not None and consumer.told_of is message for consumer in awaited):
             return True
@@ -98,14 +98,14 @@ class Waking:
                 break
 
     def no_higher_priority(self, consumer: ReferenceSubscription, message: Stored) -> bool:
-        """Nobody above that is ready is to have this message."""
+        """No consumer above that is ready is to have this message."""
         return not any(
             other.priority > consumer.priority and other.desired and self.takes(other, message)
             for other in (self.by_node[node] for node in self.consumers.all())
         )
 
     def hand_over(self) -> None:
-        """A consumer is not interested any more: somebody else may have to do its work."""
+        """A consumer is not interested any more: another may have to do its work."""
         any(self.notify(consumer) for consumer in self.listed(INTERESTED))
 
     def recompute(self, consumer: ReferenceSubscription) -> None:
@@ -129,7 +129,7 @@ class Waking:
             self.remove(message, "expired")
 
     def ready(self, message: Stored) -> bool:
-        """Nobody has it, and its time has come."""
+        """No consumer has the message, and its time has come."""
         if message.state == HELD and message.not_before is not None and message.not_before < self.clock():
             message.state = AVAILABLE
             self.order.due(message)

@@ -347,6 +347,6 @@ def test_workers_in_containers_are_given_options_and_variables_that_exist(name: 
     variables = {variable.lower() for variable in re.findall(r"FAIRSCHED_(\w+)", text)}
     assert variables <= set(OPTIONS)
     assert options | variables
-    # A worker gets less time from itself than from who kills it.
+    # A worker gets less time from itself than from the process that kills it.
     for grace in re.findall(r"(?:stop_grace_period|terminationGracePeriodSeconds): (\d+)", text):
         assert int(grace) > ConsumerOptions("", ()).shutdown_timeout

@@ -212,7 +212,7 @@ cdef list entries(Journal* journal):
 
 
 def mutex_lock_unlock(uint64_t count):
-    """Nanoseconds for `count` times locking and unlocking a mutex that nobody else wants."""
+    """Nanoseconds for `count` times locking and unlocking a mutex that no other thread wants."""
     cdef uint64_t _i
     cdef int64_t start
     with nogil:

@@ -63,7 +63,7 @@ def disposed():
 
 
 def mutex_lock_unlock(uint64_t count):
-    """Nanoseconds for `count` times locking and unlocking a mutex that nobody else wants."""
+    """Nanoseconds for `count` times locking and unlocking a mutex that no other thread wants."""
     cdef uint64_t _i
     cdef int64_t start
     with nogil:
@@ -76,7 +76,7 @@ def mutex_lock_unlock(uint64_t count):
 
 
 def exchanges(uint64_t count):
-    """Nanoseconds for `count` atomic exchanges on one word that nobody else wants."""
+    """Nanoseconds for `count` atomic exchanges on one word that no other thread wants."""
     cdef uint64_t i
     cdef int64_t start
     with nogil:
@@ -280,7 +280,7 @@ cdef class ProbeInterest:
         interest_leave(pin)
 
     def flush(self):
-        """Let an epoch pass, if nobody is inside."""
+        """Let an epoch pass, if no thread is inside."""
         cdef Pin* pin = interest_enter(self.manager)
         reclaim_flush(pin)
         interest_leave(pin)

@@ -115,7 +115,7 @@ def consumer_bytes():
 
 
 def kept(PullQueue queue):
-    """What a pull queue's messages keep: how many are in memory, what browsers are to see of them, and who refused."""
+    """What a pull queue's messages keep: the number in memory, what browsers are to see, and which consumers refused."""
     cdef Queue* q = &queue.memory.queue
     cdef int64_t late = 0, notes = 0
     cdef Message* m = order_after(&q.order, NULL)
@@ -174,7 +174,7 @@ cdef class ProbeQueue:
         )
         cdef Call call
         consumer_init(c, priority, acquires)
-        c.filtered = walks  # nobody asks the filter, so that it accepts all: it has a cursor
+        c.filtered = walks  # the filter is not asked, so that it accepts all: it has a cursor
         if not wished:
             c.wishes.fetch_and(~<uint32_t> WISH_USER)
         consumer_set_credit(c, credit)
@@ -385,7 +385,7 @@ cdef class ProbeQueue:
         return taken
 
     def share(self, int64_t count):
-        """Put messages one by one; whoever is told pulls until there is nothing. How many each consumer got."""
+        """Put messages one by one; a consumer that is told pulls until there is nothing. How many each consumer got."""
         got = [0] * self.kept_count
         for number in range(1, count + 1):
             before = self.told()
@@ -396,7 +396,7 @@ cdef class ProbeQueue:
         return got
 
     def steal(self, int64_t count, int64_t thief):
-        """As share, but `thief` takes every message before whoever was told. How often each was told, at each step."""
+        """As share, but `thief` takes every message before the one told. How often each was told, at each step."""
         history = []
         for number in range(1, count + 1):
             before = self.told()
@@ -463,7 +463,7 @@ cdef class ProbeQueue:
 
     @property
     def used(self):
-        """Messages in memory, those that nobody can get any more included."""
+        """Messages in memory, those that no consumer can get any more included."""
         return self.q.pool.used
 
     @property
@@ -484,7 +484,7 @@ cdef class ProbeQueue:
         return valid
 
     def flush(self):
-        """Let an epoch pass, if nobody is inside."""
+        """Let an epoch pass, if no thread is inside."""
         cdef Pin* pin = interest_enter(&self.q.interest)
         reclaim_flush(pin)
         interest_leave(pin)

@@ -20,7 +20,7 @@ cdef class ProbeRoom:
         self.room = WaitingRoom(clock, whole)
 
     def add(self, int64_t amount):
-        """Add to the stock, and wake who is to have it."""
+        """Add to the stock, and wake the threads that are to have it."""
         self.stock += amount
         self.room.wake(self.stock)
 
@@ -86,7 +86,7 @@ cdef class ProbeRoom:
 
     @property
     def permits(self):
-        """Permits left over, which are taken; for when nobody waits."""
+        """Permits left over, which are taken; for when no thread waits."""
         cdef Seat* seat = self.room.idle
         cdef int64_t permits = 0
         while seat != NULL:

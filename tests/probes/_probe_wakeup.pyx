@@ -38,7 +38,7 @@ cdef inline uint64_t draw(uint64_t* state) noexcept nogil:
 cdef class ProbeWakeup:
     """The consumers of one queue, numbered as they are made, and a number for the work that there is.
 
-    `kind` is None where everybody wants the work; else those want it whose taste has that bit.
+    `kind` is None where all want the work; else those want it whose taste has that bit.
     """
 
     cdef Interest manager
@@ -94,7 +94,7 @@ cdef class ProbeWakeup:
         return node_state(self.nodes[number])
 
     def one(self, kind=None):
-        """Claim whoever is to be woken; its number, or -1."""
+        """Claim the waiter that is to be woken; its number, or -1."""
         cdef Wants wants = self.taste_for(kind)
         cdef Pin* pin = interest_enter(&self.manager)
         cdef ConsumerNode* node = wakeup_one(&self.manager, pin, wants, &self.kind)
@@ -131,7 +131,7 @@ cdef class ProbeWakeup:
     # -- loops without the GIL ----------------------------------------------------------------------------------------
 
     def cycle(self, uint64_t count, kind=None):
-        """Nanoseconds for `count` times: claim whoever is to be woken, and have it done."""
+        """Nanoseconds for `count` times: claim the waiter that is to be woken, and have it done."""
         cdef Wants wants = self.taste_for(kind)
         cdef ConsumerNode* node
         cdef Pin* pin
@@ -149,7 +149,7 @@ cdef class ProbeWakeup:
         return start
 
     def look(self, uint64_t count):
-        """Nanoseconds for `count` looks whether anybody is interested; how often it seemed so."""
+        """Nanoseconds for `count` looks whether any waiter is interested; how often it seemed so."""
         cdef uint64_t _i, seen = 0
         cdef int64_t start
         with nogil:

@@ -324,7 +324,7 @@ cdef class ProbeWire:
 
     @property
     def valid(self):
-        """Whether the lists of all queues agree with themselves. When nobody is inside."""
+        """Whether the lists of all queues agree with themselves. When no thread is inside."""
         cdef int64_t i
         cdef Pin* pin
         cdef bint valid = True
@@ -396,7 +396,7 @@ cdef class ProbeRace:
                 self.put.store(i)
 
     def consume(self, int64_t rounds, uint64_t seed):
-        """Become interested in each round; in how many nobody told the consumer."""
+        """Become interested in each round; in how many the consumer was not told."""
         cdef Call call
         cdef Pulled pulled
         cdef Question question

@@ -138,7 +138,7 @@ def test_any_sequence_is_answered_like_a_future_of_asyncio(operations: list[str]
             assert answers[0] == answers[1], operation
         assert made[0] == made[1]
     if published.model.done():
-        published.model.exception()  # otherwise it logs that nobody has read it
+        published.model.exception()  # otherwise it logs that its exception was not read
     loop.close()
 
 

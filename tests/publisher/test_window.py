@@ -188,7 +188,7 @@ def test_one_message_may_be_longer_than_the_window() -> None:
     assert found.put("", "q", PLAIN, b"", True) is not None
 
 
-def test_who_waits_for_room_comes_first() -> None:
+def test_a_publication_that_waits_for_room_comes_first() -> None:
     found = window()
     found.queueing = True
     assert found.put("", "q", PLAIN, b"", True) is None
@@ -392,7 +392,7 @@ def test_a_confirm_after_the_loop_is_closed_finds_nobody() -> None:
     found = window()
     one = published(found)
     loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # of the task, which nobody ends
+    loop.set_exception_handler(lambda *_: None)  # of the task, which is not ended
     task = loop.create_task(settled(one))
     assert loop.run_until_complete(asyncio.wait([task], timeout=0.01)) == (set(), {task})
     loop.close()

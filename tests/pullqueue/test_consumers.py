@@ -28,7 +28,7 @@ def test_an_exclusive_consumer_stays_alone(engine: Engine) -> None:
 
 
 @on_both
-def test_nobody_becomes_exclusive_beside_others(engine: Engine) -> None:
+def test_no_consumer_becomes_exclusive_beside_others(engine: Engine) -> None:
     queue = engine()
     one = queue.subscribe("A")
     with pytest.raises(FairschedError, match="exclusive"):
@@ -92,7 +92,7 @@ def test_a_browser_takes_no_live_one_s_place(engine: Engine) -> None:
 
 
 @on_both
-def test_who_is_not_live_stays_so_whatever_it_wishes(engine: Engine) -> None:
+def test_a_consumer_that_is_not_live_stays_so_whatever_it_wishes(engine: Engine) -> None:
     queue = engine(live_consumers=1)
     one, two = queue.subscribe("A"), queue.subscribe("B", interested=False)
     two.interested = True

@@ -67,7 +67,7 @@ def test_a_settlement_gives_back_what_was_taken(engine: Engine, size: int, credi
 
 
 @on_both
-def test_credit_does_not_make_interested_who_is_not(engine: Engine) -> None:
+def test_credit_does_not_make_a_consumer_interested(engine: Engine) -> None:
     queue = engine()
     only = queue.subscribe("A", credit=1)
     queue.put(0)
@@ -92,7 +92,7 @@ def test_pull_many_stops_at_the_credit(engine: Engine) -> None:
 
 @on_both
 def test_the_last_credit_wakes_another_of_the_same_priority(engine: Engine) -> None:
-    """A backlog goes on to whoever sleeps, one after the other."""
+    """A backlog goes on to the sleeping consumers, one after the other."""
     queue = engine()
     for item in range(7):
         queue.put(item)
@@ -107,7 +107,7 @@ def test_the_last_credit_wakes_another_of_the_same_priority(engine: Engine) -> N
 
 @on_both
 def test_a_release_wakes_one_even_if_it_gives_back_credit(engine: Engine) -> None:
-    """The credit comes first: the releaser is one of those who may be woken, and nobody is woken in vain."""
+    """The credit comes first: the releaser is one of those that may be woken, and none is woken in vain."""
     queue = engine()
     one, two = queue.subscribe("A", credit=1), queue.subscribe("B")
     queue.put(0)

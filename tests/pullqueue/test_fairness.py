@@ -10,7 +10,7 @@ from support.queue_engines import Engine, drain, on_both, run
 
 
 def serve(queue: Any, consumers: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Whoever is notified pulls, one message at a time, in the order of the list; acks, and who got what."""
+    """Have each notified consumer pull and ack one message, in the order of the list; return which got which."""
     got = []
     while notified := queue.lists()["notified"]:
         entry = consumers[notified[0]].pull()
@@ -40,7 +40,7 @@ def test_four_equal_consumers_get_a_quarter_each(engine: Engine, burst: int) -> 
 
 @on_both
 @pytest.mark.parametrize("consumers", [2, 5, 16])
-def test_nobody_waits_longer_for_a_notification_than_there_are_consumers(engine: Engine, consumers: int) -> None:
+def test_no_consumer_waits_longer_for_a_notification_than_there_are_consumers(engine: Engine, consumers: int) -> None:
     """Asymptotic fairness: the notified one finds nothing, a thief was faster, and goes to the end of the line."""
     queue, chance = engine(), random.Random(consumers)
     line = [queue.subscribe(f"c{i}") for i in range(consumers)]
@@ -63,7 +63,7 @@ def test_nobody_waits_longer_for_a_notification_than_there_are_consumers(engine:
 
 
 def check_quiet(queue: Any, consumers: dict[str, Any]) -> None:
-    """Nobody is notified; who is interested could not get anything."""
+    """No consumer is notified; one that is interested could not get anything."""
     lists = queue.lists()
     assert lists["notified"] == []
     assert sorted(name for names in lists.values() for name in names) == sorted(consumers)
@@ -87,7 +87,7 @@ class RandomUse:
     def step(self) -> None:
         self.chance.choices(self.steps, self.weights)[0]()
 
-    def somebody(self) -> Any:
+    def any_consumer(self) -> Any:
         if not self.consumers:
             self.subscribe()
         return self.chance.choice(list(self.consumers.values()))
@@ -98,7 +98,7 @@ class RandomUse:
         self.consumers[f"c{self.names}"] = self.queue.subscribe(f"c{self.names}", **options)
 
     def cancel(self) -> None:
-        consumer = self.somebody()
+        consumer = self.any_consumer()
         del self.consumers[consumer.name]
         consumer.cancel()
 
@@ -107,11 +107,11 @@ class RandomUse:
         self.put += 1
 
     def flip(self) -> None:
-        consumer = self.somebody()
+        consumer = self.any_consumer()
         consumer.interested = not consumer.interested
 
     def pull(self) -> None:
-        self.entries += filter(None, [self.somebody().pull()])
+        self.entries += filter(None, [self.any_consumer().pull()])
 
     def settle(self) -> None:
         if not self.entries:
@@ -138,13 +138,13 @@ def test_random_use_loses_nothing_and_does_not_stall(engine: Engine, seed: int) 
         for _ in range(250):
             use.step()
         use.quiesce()
-    use.somebody()
+    use.any_consumer()
     for consumer in use.consumers.values():
         consumer.credit = None
         consumer.interested = True
     while use.queue.depth:
         use.quiesce()
-        assert use.entries, "messages are left, and nobody is notified"
+        assert use.entries, "messages are left, and no consumer is notified"
         while use.entries:
             use.settle()
     assert sorted(use.done) == list(range(use.put))

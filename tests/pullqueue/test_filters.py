@@ -1,4 +1,4 @@
-"""Filters while others come, go and change their minds in them: everybody is asked who is to be, and once."""
+"""Filters while others come, go and change their minds in them: each filter that is to be asked is asked, and once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNT = 12
 def test_a_put_goes_on_where_it_stood_though_that_one_goes(
     change: str, distance: int, acquires: bool, levels: int
 ) -> None:
-    """In the middle a filter has itself, or who is beside it, go, pause, or go to the end of the line."""
+    """In the middle a filter has its consumer, or the one beside it, go, pause, or go to the end of the line."""
     jobs, asked, members = PullQueue(), [], []
 
     def refusing(number: int) -> Any:
@@ -47,7 +47,7 @@ def test_a_put_goes_on_where_it_stood_though_that_one_goes(
 
 
 @pytest.mark.parametrize("acquires", [True, False])
-def test_who_comes_before_the_place_where_a_put_stands_is_asked(acquires: bool) -> None:
+def test_a_consumer_before_the_place_where_a_put_stands_is_asked(acquires: bool) -> None:
     jobs, asked, late = PullQueue(), [], []
 
     def refuses(item: Any) -> bool:

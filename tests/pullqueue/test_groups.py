@@ -158,7 +158,7 @@ def test_browsers_see_all_groups(engine: Engine, groups: str) -> None:
 @on_both
 @both_modes
 def test_many_groups_and_consumers_run_dry(engine: Engine, groups: str) -> None:
-    """Whoever is woken takes all it may; nothing stays, and each group is in order."""
+    """A woken consumer takes all it may; nothing stays, and each group is in order."""
     queue = engine(groups=groups)
     consumers = [queue.subscribe(f"c{i}") for i in range(5)]
     served: dict[int, list[int]] = {}

@@ -44,8 +44,8 @@ def test_a_change_of_interest_keeps_no_reference() -> None:
 
 
 @pytest.mark.parametrize("getter", ["no credit", "not interested", "spare", "target"])
-def test_a_held_message_that_is_due_is_not_for_everybody(getter: str) -> None:
-    """Whoever may take nothing waits for his time-out, and does not look again and again until then."""
+def test_a_held_message_that_is_due_is_not_for_all(getter: str) -> None:
+    """A consumer that may take nothing waits for its time-out, and does not look again and again until then."""
     jobs = PullQueue(live_consumers=1) if getter == "spare" else PullQueue()
     live = jobs.subscribe() if getter == "spare" else None
     subscription = jobs.subscribe(

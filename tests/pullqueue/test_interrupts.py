@@ -66,8 +66,8 @@ def drain(subscription: Subscription) -> list[Any]:
 # -- on_work -----------------------------------------------------------------------------------------------------------
 
 
-def test_everybody_is_told_though_one_is_interrupted() -> None:
-    """Four browsers and a consumer are told by one put: nobody is left that is claimed, and does not know it."""
+def test_all_are_told_though_one_is_interrupted() -> None:
+    """Four browsers and a consumer are told by one put: none is left that is claimed, and does not know it."""
     queue = PullQueue()
     interrupted = [Interrupter(0), Interrupter(0)]
     calm: list[str] = []
@@ -276,7 +276,7 @@ def test_a_filter_that_is_interrupted_in_a_pull_has_refused_nothing() -> None:
     assert drain(worker) == ["m"]
 
 
-def test_whoever_has_work_is_told_though_a_filter_above_is_interrupted() -> None:
+def test_a_consumer_with_work_is_told_though_a_filter_above_is_interrupted() -> None:
     queue = PullQueue()
     told: list[str] = []
     queue.subscribe("above", priority=1, filter=Interrupter(1, False), on_work=lambda s: told.append(s.pull()))
@@ -290,7 +290,7 @@ def test_whoever_has_work_is_told_though_a_filter_above_is_interrupted() -> None
 
 
 @pytest.mark.parametrize("raised", [Interrupt, SystemExit])
-def test_whoever_is_interrupted_while_it_joins_is_not_there(raised: type[BaseException]) -> None:
+def test_a_consumer_that_is_interrupted_while_it_joins_is_not_there(raised: type[BaseException]) -> None:
     def interrupt(*_: Any) -> Any:
         raise raised
 
@@ -303,7 +303,7 @@ def test_whoever_is_interrupted_while_it_joins_is_not_there(raised: type[BaseExc
         assert drain(queue.subscribe("next", exclusive=True)) == ["m"]
 
 
-def test_nobody_joins_when_the_clock_fails() -> None:
+def test_no_consumer_joins_when_the_clock_fails() -> None:
     clock = FailingClock()
     queue = PullQueue(clock=clock)
     queue.put("m", ttl=10)
@@ -315,7 +315,7 @@ def test_nobody_joins_when_the_clock_fails() -> None:
     assert drain(queue.subscribe("next")) == ["m"]
 
 
-def test_whoever_leaves_is_gone_though_another_is_interrupted() -> None:
+def test_a_consumer_that_leaves_is_gone_though_another_is_interrupted() -> None:
     queue = PullQueue()
     worker = queue.subscribe("worker", priority=1)
     queue.subscribe("other", on_work=Interrupter(1))
@@ -350,7 +350,7 @@ def test_all_threads_that_wait_at_one_subscription_are_woken(end: Callable[[Any]
 
 
 def test_each_of_several_threads_at_one_subscription_gets_one() -> None:
-    """Only the first of several messages is announced: who takes it has another thread look."""
+    """Only the first of several messages is announced: the thread that takes it has another look."""
     queue = PullQueue(clock=(clock := FailingClock()))
     worker = queue.subscribe("worker")
     waiting = [start(lambda: worker.get(SOON).item) for _ in range(5)]

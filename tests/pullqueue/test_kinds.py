@@ -216,7 +216,7 @@ def test_a_fair_queue_serves_a_released_message_first_of_its_slot(engine: Engine
 
 @on_both
 def test_a_look_does_not_change_whose_turn_it_is(engine: Engine) -> None:
-    """The order of service is that of DWRR's pushes and pops, whenever somebody subscribes, and is told."""
+    """The order of service is that of DWRR's pushes and pops, whenever a consumer subscribes, and is told."""
     orders = []
     for subscribes_at in range(3):
         queue = engine("fair", quanta={"a": 1, "b": 1})
@@ -243,7 +243,7 @@ def test_consumers_share_a_fair_queue(engine: Engine) -> None:
 
 @on_both
 def test_a_slot_that_is_passed_over_saves_up_nothing(engine: Engine) -> None:
-    """Two consumers take turns, each at a slot of its own; who then takes all gets at most two quanta and a message."""
+    """Two consumers take turns, each at its own slot; one that then takes all gets at most two quanta and a message."""
     queue = engine("fair", quanta={"a": 10, "b": 10})
     for _ in range(100):
         queue.put("a", slot="a")

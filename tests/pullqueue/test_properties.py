@@ -54,8 +54,8 @@ class FairGroupMachine(FairMachine):
     """The receiver of each message, and that no consumer sleeps beside one;
     not which one is told of a group that has become free.
 
-    The oracle offers the group's first message, whoever that is for; the engine tells somebody only if a message of the
-    group was passed over.
+    The oracle offers the group's first message, whichever consumer that is for; the engine tells one only if a
+    message of the group was passed over.
     """
 
     filters = ("all",)

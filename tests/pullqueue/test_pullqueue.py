@@ -241,7 +241,7 @@ def test_a_cancelled_subscription_is_let_go() -> None:
     assert sum(watch() is not None for watch in watches) == 0
 
 
-def test_a_subscription_stays_though_nobody_keeps_it() -> None:
+def test_a_subscription_stays_without_a_reference() -> None:
     queue, told = PullQueue(), []
     queue.subscribe(on_work=lambda subscription: told.append(subscription.name), name="kept")
     gc.collect()

@@ -1,7 +1,7 @@
 """Callbacks that use the queue they are called by, and are interrupted: at any time, and within one another.
 
-Every callback takes its next action from a script. Whatever these are: no message is lost or doubled, whoever was
-claimed was told, and when all is quiet nobody sleeps beside work.
+Every callback takes its next action from a script. Whatever these are: no message is lost or doubled, each
+claimed consumer was told, and when all is quiet none sleeps beside work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Interrupt(BaseException):
 
 
 class World:
-    """A queue, whoever uses it, and a record of what became of every item."""
+    """A queue, its users, and a record of what became of every item."""
 
     def __init__(self, kind: Any, script: list[int]) -> None:
         self.script = iter(script)
@@ -196,7 +196,7 @@ class World:
         self.queue.expire()
 
     def top(self, number: int) -> None:
-        """An action that nobody called back for."""
+        """An action outside of any callback."""
         try:
             self.act(number)
         except (Interrupt, ZeroDivisionError):
@@ -204,7 +204,7 @@ class World:
         assert self.depth == 0
 
     def check_told(self) -> None:
-        """Whoever is notified has been told since it last found nothing."""
+        """A notified consumer has been told since it last found nothing."""
         counts = {subscription.name: subscription.notified_count for subscription in self.subscriptions}
         for name in self.queue.lists()["notified"]:
             assert counts[name] > self.seen_empty.get(name, 0), name
@@ -218,7 +218,7 @@ class World:
         assert self.queue.depth == len(self.queued) - len(gone)
 
     def rest(self) -> None:
-        """Let all do what they were told, until nobody has anything to do: then nobody may find anything."""
+        """Let all do what they were told, until none has anything to do: then none may find anything."""
         self.script = iter(())
         self.time += 100
         self.queue.expire()
@@ -276,7 +276,7 @@ def take_many(worker: Subscription) -> Any:
 
 @pytest.mark.parametrize("call", [take, take_many])
 def test_a_finalizer_does_not_run_inside(call: Callable[[Subscription], Any]) -> None:
-    """Nobody is inside when it runs, so what leaves the queue meanwhile is freed at once."""
+    """No call is inside when it runs, so what leaves the queue meanwhile is freed at once."""
     queue = PullQueue()
     worker = queue.subscribe("worker")
     others = [queue.subscribe(f"other {number}") for number in range(100)]

@@ -24,21 +24,21 @@ def check_rounds(engine: Engine, seeds: range, length: int) -> None:
 
 
 @on_both
-def test_nobody_sleeps_beside_work(engine: Engine) -> None:
+def test_no_consumer_sleeps_beside_work(engine: Engine) -> None:
     check_rounds(engine, range(200 if engine is ReferenceQueue else 800), 120)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
-def test_nobody_sleeps_beside_work_in_ten_thousand_rounds(block: int) -> None:
+def test_no_consumer_sleeps_beside_work_in_ten_thousand_rounds(block: int) -> None:
     check_rounds(compiled_queue, range(1000 + 3000 * block, 4000 + 3000 * block), 200)
 
 
-# -- who would outrank another ----------------------------------------------------------------------------------------
+# -- what would outrank another ---------------------------------------------------------------------------------------
 
 
 @on_both
-def test_a_filter_that_was_not_asked_outranks_nobody(engine: Engine) -> None:
+def test_a_filter_that_was_not_asked_outranks_no_consumer(engine: Engine) -> None:
     """High likes what low may take, but has nothing to take itself: of what is next for it, it was not asked."""
     queue = engine(groups="shared")
     low = queue.subscribe("low", credit=1)
@@ -58,8 +58,8 @@ def test_a_filter_that_was_not_asked_outranks_nobody(engine: Engine) -> None:
 
 @on_both
 @pytest.mark.parametrize("settlement", ["release", "reject"])
-def test_what_comes_back_is_for_nobody_but_its_group_is(engine: Engine, settlement: str) -> None:
-    """The group is free, and its other message is for one who refuses the one that came back."""
+def test_a_returned_message_is_for_no_consumer_but_its_group_is(engine: Engine, settlement: str) -> None:
+    """The group is free, and its other message is for one that refuses the one that came back."""
     queue = engine(groups="shared")
     busy = queue.subscribe("busy", credit=1)
     queue.put(1, key=1)
@@ -74,7 +74,7 @@ def test_what_comes_back_is_for_nobody_but_its_group_is(engine: Engine, settleme
 
 @on_both
 def test_what_was_rejected_by_all_frees_its_group(engine: Engine) -> None:
-    """Without filters: who has rejected the message that comes back is told of the group's other."""
+    """Without filters: the consumer that rejected the returned message is told of the group's other."""
     queue = engine(groups="shared")
     one, other = queue.subscribe("one"), queue.subscribe("other")
     queue.put(1, key=1)
@@ -129,8 +129,8 @@ def test_a_browser_is_told_of_what_another_had_before_it_was_told(kind: str) -> 
 # -- what happens while filters are asked -----------------------------------------------------------------------------
 
 
-def test_what_is_gone_before_it_is_announced_keeps_nobody_asleep() -> None:
-    """High was to have message 1, so nobody was told of message 2; then message 1 was dropped, and never announced."""
+def test_a_message_gone_before_it_is_announced_keeps_no_consumer_asleep() -> None:
+    """High was to have message 1, so none was told of message 2; then message 1 was dropped, and never announced."""
     queue = compiled_queue(overflow="ring", max_depth=1)
     low = queue.subscribe("low")
     asked: list[int] = []
@@ -183,7 +183,7 @@ def test_an_interrupted_pull_passes_the_work_on() -> None:
         assert queue.available == 0 or lists_of(queue) == "N[first]", at
 
 
-def test_nobody_is_left_of_an_interrupted_subscribe() -> None:
+def test_nothing_is_left_of_an_interrupted_subscribe() -> None:
     queue = compiled_queue(live_consumers=1)
     queue.put(1)
     with pytest.raises(KeyboardInterrupt):

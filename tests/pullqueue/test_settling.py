@@ -72,7 +72,7 @@ def test_a_release_is_delivered_to_exactly_one_of_two(engine: Engine) -> None:
     assert (drain(one), drain(two)) == ([], [])
     before = one.notified_count + two.notified_count
     first.release()
-    assert one.notified_count + two.notified_count == before + 1  # not everybody
+    assert one.notified_count + two.notified_count == before + 1  # not both
     assert lists_of(queue) == "I[B] N[A]"
     assert items(drain(one)) + items(drain(two)) == [0]
 

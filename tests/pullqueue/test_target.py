@@ -41,7 +41,7 @@ def test_a_wish_is_passed_on_when_it_changes() -> None:
 
 @targets_on_both
 def test_what_the_queues_see(engine: Engine, target: Engine) -> None:
-    """True, False, True, and nothing of a second True: it would move nobody, and wake nobody."""
+    """True, False, True, and nothing of a second True: it would move no waiter, and wake none."""
     queues = [engine(), engine()]
     subscriptions = [queue.subscribe("A") for queue in queues]
     for queue in queues:

@@ -90,7 +90,7 @@ def test_only_changes_of_interest_are_told() -> None:
     assert not target.interested
 
 
-def test_who_is_not_interested_is_passed_over_by_its_queues() -> None:
+def test_a_target_that_is_not_interested_is_passed_over_by_its_queues() -> None:
     (one, other), target = queues(2)
     peer = one.subscribe("peer")
     target.interested = False
@@ -175,7 +175,7 @@ def test_a_held_message_is_taken_when_it_is_due() -> None:
     assert target.get(SOON).item == "later"
 
 
-def test_a_released_message_wakes_who_waits() -> None:
+def test_a_released_message_wakes_a_waiting_thread() -> None:
     (one, _), target = queues(2)
     one.put("again")
     entry = target.get(0)
@@ -231,7 +231,7 @@ def test_a_filter_may_use_its_own_target() -> None:
     jobs.put("first")
     entry = target.pull()
     assert entry is not None
-    jobs.put("filtered")  # nobody is told, since its consumer is on its way: the filter is asked in the pull
+    jobs.put("filtered")  # no consumer is told, since this one is on its way: the filter is asked in the pull
     assert inner == []
     entry = target.pull()
     assert entry is not None

@@ -140,7 +140,7 @@ def test_close_hands_back_what_is_undelivered_and_keeps_it(engine: Engine) -> No
     assert queue.close() == [(0, "delivery_limit"), (2, "delivery_limit")]
     two.release()
     assert queue.close() == [(0, "delivery_limit"), (2, "delivery_limit"), (1, "closed")]
-    assert queue.undelivered.popleft() == (0, "delivery_limit")  # which somebody saw to
+    assert queue.undelivered.popleft() == (0, "delivery_limit")  # the program has seen to it
     queue.expire()
     assert list(queue.undelivered) == [(2, "delivery_limit"), (1, "closed")]
 

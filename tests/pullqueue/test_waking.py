@@ -88,7 +88,7 @@ def test_spending_the_last_credit_with_a_backlog_does_not_stall(engine: Engine) 
 
 
 @on_both
-def test_whoever_attached_first(engine: Engine) -> None:
+def test_the_consumer_that_attached_first(engine: Engine) -> None:
     queue = engine()
     for item in range(1, 6):
         queue.put(item)
@@ -142,7 +142,7 @@ def test_a_steady_stream_costs_no_wake_up(engine: Engine) -> None:
 
 
 @on_both
-def test_who_subscribes_to_a_backlog_is_woken(engine: Engine) -> None:
+def test_a_consumer_that_subscribes_to_a_backlog_is_woken(engine: Engine) -> None:
     queue = engine()
     queue.put(1)
     one = queue.subscribe("A")
@@ -153,7 +153,7 @@ def test_who_subscribes_to_a_backlog_is_woken(engine: Engine) -> None:
 
 
 @on_both
-def test_who_is_not_interested_is_not_woken(engine: Engine) -> None:
+def test_a_consumer_that_is_not_interested_is_not_woken(engine: Engine) -> None:
     queue = engine()
     one = queue.subscribe("A", interested=False)
     queue.put(1)
@@ -168,7 +168,7 @@ def test_who_is_not_interested_is_not_woken(engine: Engine) -> None:
 
 
 @on_both
-def test_nobody_is_woken_for_what_its_filter_refuses(engine: Engine) -> None:
+def test_no_consumer_is_woken_for_what_its_filter_refuses(engine: Engine) -> None:
     """notify(consumer) needs next_available != none; "otherwise False and no wake-up". However it comes in."""
     queue = engine()
     queue.put(1)
@@ -198,7 +198,7 @@ def test_losing_interest_hands_over(engine: Engine) -> None:
 
 
 @on_both
-def test_losing_interest_with_nothing_to_do_wakes_nobody(engine: Engine) -> None:
+def test_losing_interest_with_nothing_to_do_wakes_no_other(engine: Engine) -> None:
     queue = engine()
     one, two = subscribe_all(queue, "AB")
     one.interested = False
@@ -245,7 +245,7 @@ def test_a_higher_priority_that_comes_later_goes_first(engine: Engine) -> None:
 
 @on_both
 @pytest.mark.parametrize("walks", [False, True])
-def test_whose_turn_it_is_decides_who_outranks_whom(engine: Engine, walks: bool) -> None:
+def test_the_turn_decides_which_consumer_outranks_which(engine: Engine, walks: bool) -> None:
     """L's next message is the one that H has rejected, though another is first of its slot, and its slot the first."""
     queue = engine("fair", quanta={"a": 1, "b": 1})
     high = queue.subscribe("H", priority=1)
@@ -297,4 +297,4 @@ def test_lists_are_by_priority_then_by_arrival(engine: Engine) -> None:
     assert lists_of(queue) == "I[B,D,A,E,C] X[F] B[G]"
     for item in range(3):
         queue.put(item)
-    assert lists_of(queue) == "I[A,E,C] N[B,D] X[F] B[G]"  # nobody of less priority
+    assert lists_of(queue) == "I[A,E,C] N[B,D] X[F] B[G]"  # no consumer of less priority

@@ -93,7 +93,7 @@ def report(nodeid: str, text: str | None) -> None:
 
 
 def pytest_runtest_logstart(nodeid: str, location: Any) -> None:
-    """Say which test begins, in case that nobody is left to say how it ended."""
+    """Say which test begins, in case that the process dies in it."""
     if REPORT:
         Path(f"{REPORT}.recipe").unlink(missing_ok=True)
         report(nodeid, None)

@@ -71,7 +71,7 @@ class Visitor:
     ids="-".join,
 )
 def test_finalizers_at_every_allocation(deeds: tuple[str, ...]) -> None:
-    """Each message is handed out once and acked once, whoever comes in while others are made, queued or sent."""
+    """Each message is handed out once and acked once, whichever call comes in while others are made, queued or sent."""
     source = Source(BODIES, channels=3, window=50)
     visitor = Visitor(source, *deeds)
     with collecting(visitor):
@@ -156,7 +156,7 @@ def test_a_cost_function_that_settles_and_drains() -> None:
 
 
 def test_messages_that_are_being_made_can_be_looked_at() -> None:
-    """Somebody finds every object that the collector knows, those that are not finished too."""
+    """Finalizers find every object that the collector knows, those that are not finished too."""
     source = Source(BODIES[:300], window=20)
     source.asked = source.send
     seen = 0
@@ -293,7 +293,7 @@ def test_a_batch_leaves_out_what_came_on_channels_that_are_gone(gone: tuple[int,
 
 
 def test_a_delivery_is_awaited_that_never_comes() -> None:
-    """Whoever reckons which it is reads several figures one after the other, while others settle."""
+    """The call that computes which it is reads several figures one after the other, while others settle."""
     source = Source(BODIES[:3])
     for number in (-5, 0, 1):
         source.sinks[1].expect(number)

@@ -154,7 +154,7 @@ WHERE = ["", "hash", "equality", "index", "truth"]
 
 @BRIEF
 @given(kind=st.sampled_from(list(NAMES)), script=scripts(steps, steps, WHERE, st.booleans()))
-def test_whoever_comes_in_wherever_python_runs(kind: str, script: Script) -> None:
+def test_calls_come_in_wherever_python_runs(kind: str, script: Script) -> None:
     play(World(kind), script)
 
 

@@ -34,7 +34,7 @@ SLOTS = 3
 
 
 class World:
-    """A queue, those who wait for it by callbacks, and the judge of what they get."""
+    """A queue, those that wait for it by callbacks, and the judge of what they get."""
 
     def __init__(
         self, kind: str, maxsize: int, patience: float, ranks: int, odd: bool, waiters: int, boost: bool, subkeys: int
@@ -161,7 +161,7 @@ class World:
             self.waiters.append(waiting)
 
     def serve(self) -> None:
-        """One who was called gets his item, and waits on."""
+        """Have a called waiter get its item, and wait on."""
         for waiting in self.waiters:
             if waiting.called:
                 waiting.called = False
@@ -211,7 +211,7 @@ class World:
     # -- judging ----------------------------------------------------------------------------------------------------
 
     def check_rest(self) -> None:
-        """No call is under way: what is queued is what was put and not got, and nobody sleeps beside it."""
+        """No call is under way: what is queued is what was put and not got, and no getter sleeps beside it."""
         expected = self.history.queued()
         if any(life.doubtful for life in self.history.lives.values()):
             return
@@ -278,7 +278,7 @@ class World:
 
 
 class Waiting:
-    """One who waits with a callback."""
+    """A waiter with a callback."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -357,21 +357,21 @@ python_names = st.sampled_from([kind for kind in NAMES if kind != "str"])
 
 @BRIEF
 @given(options=worlds, script=without_names)
-def test_whoever_comes_in_where_callbacks_and_the_collector_run(options: dict[str, Any], script: Script) -> None:
+def test_calls_come_in_where_callbacks_and_the_collector_run(options: dict[str, Any], script: Script) -> None:
     play(World("str", **{**options, "odd": False}), script)
 
 
 @BRIEF
 @given(options=worlds, script=handing_over)
-def test_whoever_comes_in_while_a_getter_hands_over(options: dict[str, Any], script: Script) -> None:
-    """One who waited hands over what is left to one of a lower priority, whose callback uses the queue at once."""
+def test_calls_come_in_while_a_getter_hands_over(options: dict[str, Any], script: Script) -> None:
+    """A waiter hands over what is left to one of a lower priority, whose callback uses the queue at once."""
     served = [(("serve",), (), False)]
     play(World("str", **{**options, "ranks": 3, "waiters": 1}), [part for step in script for part in (step, *served)])
 
 
 @BRIEF
 @given(kind=python_names, options=worlds, script=with_names)
-def test_whoever_comes_in_wherever_names_run(kind: str, options: dict[str, Any], script: Script) -> None:
+def test_calls_come_in_wherever_names_run(kind: str, options: dict[str, Any], script: Script) -> None:
     play(World(kind, **options), script)
 
 

@@ -120,7 +120,7 @@ WHERE = ["", "", "collector", "hash", "equality"]
 
 @BRIEF
 @given(script=scripts(steps, steps, WHERE, st.booleans()))
-def test_whoever_comes_in_wherever_python_runs(script: Script) -> None:
+def test_calls_come_in_wherever_python_runs(script: Script) -> None:
     play(World(), script)
 
 
@@ -131,7 +131,7 @@ def test_whatever_raises_wherever_python_runs(script: Script) -> None:
 
 
 def test_members_that_join_at_once() -> None:
-    """The ring is built without the GIL; nobody who joins or leaves meanwhile is forgotten."""
+    """The ring is built without the GIL; no node that joins or leaves meanwhile is forgotten."""
     ring = HashRing({"first": 1}, points_per_weight=2000)
 
     def join(me: int) -> None:

@@ -141,7 +141,7 @@ for number in range(60):
     for call in (rings[0].route_many, rings[1].route_many):
         _, failed = failing(number, call, keys)
         failures += failed
-        # A block that was freed twice is found by those who allocate next.
+        # A block that was freed twice is found by the next allocations.
         gc.collect()
         others = [np.arange(size) for size in range(100)], [str(size) for size in range(1000)]
         assert len(call(keys)) == 1000

@@ -281,7 +281,7 @@ WHERE = ["", "filter", "callback", "alternate", "truth", "destructor", "clock"]
 
 @BRIEF
 @given(options=worlds, script=scripts(steps, steps, WHERE, st.booleans()))
-def test_whoever_comes_in_wherever_python_runs(options: dict[str, Any], script: Script) -> None:
+def test_calls_come_in_wherever_python_runs(options: dict[str, Any], script: Script) -> None:
     play(World(**options), script)
 
 

@@ -51,7 +51,7 @@ class LedgerWorld:
         getattr(self, step[0])(*step[1:])
 
     def deliver(self) -> None:
-        """Deliveries come one after the other: who finds that his is not the next has been overtaken."""
+        """Deliveries come one after the other: a call that finds that its own is not the next has been overtaken."""
         tag = self.high + 1
         done, _ = self.history.attempt(lambda: self.ledger.deliver(Number(tag), 10), ValueError)
         if done:
@@ -107,7 +107,7 @@ steps: st.SearchStrategy[Step] = st.one_of(
 
 @BRIEF
 @given(script=scripts(steps, steps, ["", "collector", "finalizer"], st.booleans()))
-def test_the_ledger_is_exact_whoever_comes_in(script: Script) -> None:
+def test_the_ledger_is_exact_whichever_call_comes_in(script: Script) -> None:
     play(LedgerWorld(), script)
 
 

@@ -46,7 +46,7 @@ def test_equal_windows_give_equal_shares() -> None:
 
 
 def test_patience_costs_nothing_where_the_handler_is_the_bottleneck() -> None:
-    """Slots are never empty at their turn: nobody is waited for."""
+    """Slots are never empty at their turn: none is waited for."""
     plain, patient = (
         simulate(
             ten_queues(

@@ -1,4 +1,4 @@
-"""Consumers that join, leave and fail: who gets what, and that nothing is lost."""
+"""Consumers that join, leave and fail: which gets what, and that nothing is lost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_unlimited_prefetch_leaves_nothing_for_a_second_consumer() -> None:
     assert limited.served == 10_000
 
 
-def test_who_leaves_sends_back_what_it_has_not_begun() -> None:
+def test_a_consumer_that_leaves_sends_back_what_it_has_not_begun() -> None:
     found = simulate(two(leaves=0.052))
     assert found.served == 100
     assert found.consumer("second").served == 9  # begun at 10, 15, …, 50 ms
@@ -51,7 +51,7 @@ def test_who_leaves_sends_back_what_it_has_not_begun() -> None:
     assert found.consumer("first").redelivered > 0
 
 
-def test_who_fails_has_its_messages_handled_again() -> None:
+def test_a_failed_consumer_has_its_messages_handled_again() -> None:
     found = simulate(two(fails=0.052))
     # Handled at 15, …, 50 ms; those after 42 - 10 ms were not acknowledged in time, and are handled again.
     assert found.consumer("second").served == 8
@@ -61,7 +61,7 @@ def test_who_fails_has_its_messages_handled_again() -> None:
     assert found.consumer("second").present == pytest.approx(0.052)
 
 
-def test_who_failed_may_join_again() -> None:
+def test_a_failed_consumer_may_join_again() -> None:
     scenario = two(fails=0.052)
     again = Scenario.from_dict(scenario.to_dict() | {"changes": [{"at": 0.06, "consumer": "second", "action": "join"}]})
     found = simulate(again)
@@ -71,7 +71,7 @@ def test_who_failed_may_join_again() -> None:
 
 @given(scenarios())
 def test_nothing_is_lost(scenario: Scenario) -> None:
-    """Whatever comes into a queue is handled, once unless somebody fails, as long as somebody stays to do it."""
+    """Whatever comes into a queue is handled, once unless a consumer fails, as long as one stays to do it."""
     longer = scenario.replaced({"messages": None, "duration": 2.0, "histories": 100_000})
     failing = any(spec.fails is not None for spec in longer.consumers)
     shedding = any(spec.codel is not None for spec in longer.consumers)

@@ -77,7 +77,7 @@ def test_the_same_seed_tells_the_same_story() -> None:
 
 
 def test_no_source_of_chance_disturbs_another() -> None:
-    """A queue that joins the scenario changes nobody's arrivals, whatever the order of the queues."""
+    """A queue that joins the scenario changes no other's arrivals, whatever the order of the queues."""
     alone = Scenario(
         queues=[Queue("a", arrivals=Arrivals.poisson(5))],
         consumers=[ConsumerSpec(name="one", queues=["a"], service=Service.exponential(0.1))],

@@ -120,7 +120,7 @@ def test_a_window_bounds_what_waits(spark: Any) -> None:
     )
     rows = fair_order(frame, "queue", QUANTA, window=1000).collect()
     assert sorted(row.id for row in rows) == list(range(30_000))
-    assert max(row.id for row in rows[:1000]) < 12_000  # nobody waited for the last record batch
+    assert max(row.id for row in rows[:1000]) < 12_000  # no row waited for the last record batch
 
 
 def test_integers_name_slots_too(spark: Any) -> None:

@@ -171,7 +171,7 @@ def test_a_driver_that_is_killed_while_it_refuses_rows(
     route = places["publishing"]["dead"]
     last = places.pop("publishing")
     first_refused = 1000
-    # Whoever confirms one message after the other, over a link with a delay, is a while about it.
+    # A broker that confirms one message after the other, over a link with a delay, takes a while.
     with Proxy(broker.port, delay=0.001) as proxy:
         slow = {**last, "dead": {**route, "url": behind(proxy, broker.url)}}
         kill_all(launch, [*places.values(), slow], lambda: broker.count(route["routingKey"]) > first_refused)

@@ -139,7 +139,7 @@ def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MOST_QUERIES", 2)
     monkeypatch.setattr(metrics, "MOST_QUEUES", 2)
     found = QueryCollector()
-    for number in range(3):  # whoever was there first keeps a label
+    for number in range(3):  # the label that was there first stays
         names = ["c", "a", "b", "d"][: number + 2]
         found.onQueryProgress(batch(dict.fromkeys(names, 2), dict.fromkeys(names, 1), number))
     taken = {key[2]: value for key, value in shown(found).items() if key[0] == "planned_messages_total"}

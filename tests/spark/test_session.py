@@ -110,7 +110,7 @@ def test_an_uncommitted_batch_is_replayed_whatever_the_options_say_then(
     found = [bytes(row.body) for row in rows.batches[0]] + again.bodies
     assert len(found) == len(expected)
     assert set(found) == expected
-    # And without its checkpoint the spool is somebody else's.
+    # And without its checkpoint the spool belongs to another query.
     shutil.rmtree(tmp_path / "checkpoint")
     fill(broker, names, 10)
     refused = failure(load(spark, options), tmp_path / "checkpoint", r"holds epoch [0-9a-f]{32}")

@@ -1,4 +1,4 @@
-"""FairQueue while slots are held and let go at any moment: every item is got, and nobody sleeps beside one."""
+"""FairQueue while slots are held and let go at any moment: every item is got, and no getter sleeps beside one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_item_exactly_once(threads: int) -> None:
 
 
 def test_getters_go_on_when_the_one_that_waits_for_a_turn_gives_up() -> None:
-    """Items are put while somebody waits for another slot; he gives up at any moment, and the rest must not sleep."""
+    """Items are put while a getter waits for another slot; it gives up at any moment, and the rest must not sleep."""
     for seed in range(200):
         fair = FairQueue({"held": 9, "other": 1}, anticipation=0.01)
         fair.hold("held", True)

@@ -81,7 +81,7 @@ def read_until(connection: socket.socket, end: bytes) -> bytes:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("io_threads", [1, 2])
-def test_mutated_sessions_harm_nobody(io_threads: int) -> None:
+def test_mutated_sessions_harm_no_other(io_threads: int) -> None:
     each = SESSIONS // 2
     for done in range(0, each, STEP):
         with fairsched.Broker(io_threads=io_threads) as broker:
@@ -162,7 +162,7 @@ def test_a_slow_reader_leaves_to_others_what_it_has_no_room_for(broker: fairsche
     eventually(lambda: broker.status()["connections"] == 1)
 
 
-def test_who_comes_when_no_file_can_be_opened_is_turned_away() -> None:
+def test_a_client_that_comes_when_no_file_can_be_opened_is_turned_away() -> None:
     """Else its socket would wait for ever, and be reported again and again."""
     command = [sys.executable, "-m", "fairsched.cli", "broker", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ExitStack() as open_ones:
@@ -185,7 +185,7 @@ def test_who_comes_when_no_file_can_be_opened_is_turned_away() -> None:
 
 
 def greeted(port: int) -> bool:
-    """Tell whether a broker talks to somebody new."""
+    """Tell whether a broker talks to a new client."""
     with socket.create_connection(("127.0.0.1", port), 9) as one, suppress(ConnectionError):
         one.sendall(b"AMQP\0\0\x09\x01")
         return one.recv(1) == b"\1"

@@ -67,7 +67,7 @@ def test_no_notification_is_lost(shape: tuple[int, int, int, int], io_threads: i
     assert chain.threads == 0
 
 
-def test_who_comes_later_goes_on() -> None:
+def test_a_later_taker_goes_on() -> None:
     """Threads that are sent away in the midst of it leave nothing behind that later ones do not find."""
     chain = _probe_chain.ProbeChain(4, 1, 2, 2, logs=False)
     chain.start()

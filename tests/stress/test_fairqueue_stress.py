@@ -67,7 +67,7 @@ def test_every_item_exactly_once(threads: int, maxsize: int, subkeys: int) -> No
 
 
 def test_time_outs_race_with_puts() -> None:
-    """Getters give up at any moment; whatever was put is got by one that did not, and nobody sleeps beside an item."""
+    """Getters give up at any moment; each item is got by one that did not, and none sleeps beside an item."""
     fair = FairQueue({"a": 1})
     count, threads = 3_000, 4
     ready = threading.Barrier(threads + 1)
@@ -94,7 +94,7 @@ def test_time_outs_race_with_puts() -> None:
 
 @pytest.mark.parametrize("maxsize", [0, 3])
 def test_priorities_time_outs_and_batches(maxsize: int) -> None:
-    """Getters of several priorities wait, give up and come back; every item is got, and at the end everybody leaves."""
+    """Getters of several priorities wait, give up and come back; every item is got, and at the end all leave."""
     fair = FairQueue(default_quantum=2, maxsize=maxsize)
     count, threads = 2_000, 6
     ready = threading.Barrier(threads + 2)
@@ -132,7 +132,7 @@ def test_priorities_time_outs_and_batches(maxsize: int) -> None:
     assert sorted(itertools.chain(*got)) == list(range(2 * count))
 
 
-def test_a_burst_reaches_everybody_who_waits() -> None:
+def test_a_burst_reaches_all_that_wait() -> None:
     """As many items as getters, of descending priorities, again and again: each hand-over wakes the next."""
     fair = FairQueue({"a": 1})
     threads = 6

@@ -57,7 +57,7 @@ class Consumer:
 def test_the_broker_hears_what_was_said_and_every_frame_reaches_its_reader(
     threads: int, channels: int, window: int, slow: float
 ) -> None:
-    """No message is lost or acked twice, order holds, and heartbeats reach pika, whoever reads."""
+    """No message is lost or acked twice, order holds, and heartbeats reach pika, whichever thread reads."""
     source = LentSource([b"%d" % number for number in range(MESSAGES)], channels, window)
     broker = source.broker
     lost = threading.Event()

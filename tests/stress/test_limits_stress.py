@@ -1,4 +1,4 @@
-"""FairQueue with limits, bands, boosts and many threads: each item is got, no more are in hand, nobody sleeps on."""
+"""FairQueue with limits, bands, boosts and many threads: each item is got, no more are in hand, no getter sleeps on."""
 
 from __future__ import annotations
 

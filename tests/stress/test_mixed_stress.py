@@ -42,7 +42,7 @@ def consumer(draw: random.Random, groups: int, ranked: bool, number: int) -> dic
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_sleeps_beside_work(seed: int) -> None:
+def test_no_getter_sleeps_beside_work(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(MIXTURES):
         kind = draw.choice([STANDARD, PRIORITY, SORTED, FAIR, FAIR])

@@ -87,5 +87,5 @@ def test_a_million_moves_by_threads_take_little_room() -> None:
         assert manager.valid
         assert all(manager.physical(which) <= 2 * 100 for which in (0, 1))
     # Of the entries that the moves would take if none were used again. On a machine with many more threads than cores
-    # somebody is preempted inside for most of the time, and a quarter was once too little.
+    # a thread is preempted inside for most of the time, and a quarter was once too little.
     assert manager.capacity <= 4 * 2 * each // 2

@@ -103,7 +103,7 @@ def test_no_producer_is_left_behind() -> None:
         assert crew.finish() == [(me, number) for me in range(8) for number in range(200)]
 
 
-def test_close_wakes_all_who_wait() -> None:
+def test_close_wakes_all_that_wait() -> None:
     """Consumers without work, and producers without room."""
     for _ in range(20):
         queue = PullQueue(max_depth=1, overflow="flow")
@@ -125,7 +125,7 @@ def test_close_wakes_all_who_wait() -> None:
         assert [type(result_of(waiter)) for waiter in waiters] == [ShutDown] * 8
 
 
-def test_cancel_wakes_who_waits_in_it() -> None:
+def test_cancel_wakes_a_thread_that_waits_in_it() -> None:
     queue = PullQueue()
     for _ in range(50):
         subscription = queue.subscribe()

@@ -1,4 +1,4 @@
-"""PullQueue, hammered by threads that start together. Nobody polls: a lost wake-up is a test that never ends."""
+"""PullQueue, hammered by threads that start together. No thread polls: a lost wake-up is a test that never ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_message_exactly_once(kind: str) -> None:
 
 
 def test_others_flip_what_waits() -> None:
-    """Somebody else changes the interest and the credit of consumers that are blocked in get, at any moment."""
+    """Another thread changes the interest and the credit of consumers that are blocked in get, at any moment."""
 
     def consume(crew: Crew, me: int) -> None:
         subscription = crew.subscribe(me, priority=me % 3)
@@ -85,7 +85,7 @@ def test_others_flip_what_waits() -> None:
 
 @pytest.mark.parametrize("credit", [1, 3])
 def test_entries_are_settled_by_other_threads(credit: int) -> None:
-    """The last credit is spent by one thread while another gives some back: nobody ends up full with nothing to do."""
+    """The last credit is spent by one thread while another gives some back: neither ends up full with nothing to do."""
     done: queues.SimpleQueue[Any] = queues.SimpleQueue()
 
     def consume(crew: Crew, me: int) -> None:
@@ -119,7 +119,7 @@ def test_entries_are_settled_by_other_threads(credit: int) -> None:
     assert [result_of(settler) for settler in settlers] == [None] * 2
 
 
-def test_whoever_is_notified_runs_and_nobody_else() -> None:
+def test_the_notified_consumer_runs_and_no_other() -> None:
     """A pool that only runs consumers whose on_work was called, each in one thread at a time, until nothing is left."""
     jobs: queues.SimpleQueue[Any] = queues.SimpleQueue()
     queue, count = PullQueue(), 6

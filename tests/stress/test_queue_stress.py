@@ -1,4 +1,4 @@
-"""Producers and consumers of one queue, all without the GIL: every message exactly once, and nobody sleeps beside work.
+"""Producers and consumers of one queue, all without the GIL: every message exactly once, none sleeps beside work.
 
 A consumer pulls only when it was told, so a lost wake-up shows as a run that does not end.
 """
@@ -16,6 +16,8 @@ pytestmark = pytest.mark.stress
 
 #: Of a test that is short, but has to be repeated.
 ROUNDS = 250 if EACH == FULL else 3
+#: Several short rounds, where what a consumer looks at grows with the square of the messages that one producer puts.
+SHORT_ROUNDS, SHORT = 4, EACH // 80
 
 
 def test_eight_producers_and_eight_consumers() -> None:
@@ -28,7 +30,7 @@ def test_eight_producers_and_eight_consumers() -> None:
 
 
 def test_consumers_stay_and_the_lists_add_up_at_every_pause() -> None:
-    """Idle consumers, that nobody has pull, are registered all the while."""
+    """Idle consumers, which never pull, are registered all the while."""
     for pause in range(5):
         each = EACH // 20
         queue = _probe_queue.ProbeQueue(STANDARD, 4 * each)
@@ -72,9 +74,9 @@ def test_priorities_hand_over() -> None:
 
 @pytest.mark.parametrize("kind", [STANDARD, PRIORITY, SORTED, FAIR], ids=["standard", "priority", "sorted", "fair"])
 def test_cursors_beside_those_that_have_none(kind: int) -> None:
-    each = EACH // 20
     consumers: list[dict[str, Any]] = [{"walks": i % 2 == 0, "priority": i % 3, "quits": 5} for i in range(6)]
-    run(_probe_queue.ProbeQueue(kind, 4 * each, 5), 4, each, consumers)
+    for _ in range(SHORT_ROUNDS):
+        run(_probe_queue.ProbeQueue(kind, 4 * SHORT, 5), 4, SHORT, consumers)
 
 
 @pytest.mark.parametrize("kind", [STANDARD, FAIR], ids=["standard", "fair"])
@@ -87,18 +89,18 @@ def test_rejecting(kind: int) -> None:
 
 def test_turns_of_those_that_may_not_have_everything() -> None:
     """Several priorities, of which the higher ones refuse some; the turn may pass between a look and the acquiring."""
-    each = EACH // 20
     consumers: list[dict[str, Any]] = [
         {"refuses": 20 if i % 3 else 0, "priority": i % 3, "walks": i < 2, "credit": 3 if i % 2 else -1, "quits": 5}
         for i in range(6)
     ]
-    run(_probe_queue.ProbeQueue(FAIR, 4 * each), 4, each, consumers)
+    for _ in range(SHORT_ROUNDS):
+        run(_probe_queue.ProbeQueue(FAIR, 4 * SHORT), 4, SHORT, consumers)
 
 
 @pytest.mark.parametrize("kind", [STANDARD, FAIR], ids=["standard", "fair"])
 @pytest.mark.parametrize("groups", [STANDARD_GROUPS, SHARED_GROUPS], ids=["standard groups", "shared groups"])
 def test_groups(groups: int, kind: int) -> None:
-    """Many short rounds, as who goes leaves its groups to others, who may be about to take something behind."""
+    """Many short rounds: a consumer that goes leaves its groups to others, which may just take a later message."""
     for _ in range(ROUNDS):
         queue = _probe_queue.ProbeQueue(kind, 4 * EACH // 100, 1, groups)
         run(queue, 4, EACH // 100, [{"quits": 50, "returns": 10}] * 5)

@@ -29,7 +29,7 @@ def hasty() -> Iterator[None]:
 
 @pytest.mark.parametrize("getters", [1, 4])
 @pytest.mark.parametrize("filtered", [False, True])
-def test_nothing_is_lost_and_nobody_sleeps_beside_work(getters: int, filtered: bool) -> None:
+def test_nothing_is_lost_and_no_getter_sleeps_beside_work(getters: int, filtered: bool) -> None:
     """Three queues, four producers, one target; each getter waits long, so that a lost wake-up is a failure."""
     queues = [PullQueue() for _ in range(3)]
     options: dict[str, Any] = {"filter": lambda item: item is not None} if filtered else {}

@@ -1,4 +1,4 @@
-"""Methods of AMQP 0-9-1 as pamqp has them, by who sends them, with values for their arguments."""
+"""Methods of AMQP 0-9-1 as pamqp has them, by the sender, with values for their arguments."""
 
 from __future__ import annotations
 

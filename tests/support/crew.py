@@ -1,4 +1,4 @@
-"""Threads that consume one PullQueue, and wait for what others bring about. Nobody polls the queue."""
+"""Threads that consume one PullQueue, and wait for what others bring about. No thread polls the queue."""
 
 from __future__ import annotations
 

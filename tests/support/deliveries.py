@@ -134,10 +134,10 @@ class _Lanes:
 
 
 class Source(MessageSource):
-    """A consumer's delivery path between a `Broker` and who takes messages; there is no I/O thread in it.
+    """A consumer's delivery path between a `Broker` and the threads that take messages; there is no I/O thread in it.
 
-    What a consumer's I/O thread does is done by whoever calls `connect`, `deliver` and `send`. Tests replace `asked`,
-    which is called when `send` is to be, in whatever thread.
+    The thread that calls `connect`, `deliver` and `send` does the work of a consumer's I/O thread. Tests replace
+    `asked`, which is called when `send` is to be, in whatever thread.
     """
 
     def __init__(

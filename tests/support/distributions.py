@@ -16,6 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+#: Without a look at what is required, for which setup.py would run, and all sources be translated, once more.
+BUILD = (sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check")
+
 
 def run(*command: object, cwd: Path, **switches: str) -> None:
     """Run a command with no switches but these and no way to this tree; show what it says if it fails."""
@@ -30,7 +33,7 @@ def run(*command: object, cwd: Path, **switches: str) -> None:
 
 
 def once(common: Path, name: str, build: Callable[[Path], Path]) -> Path:
-    """Build something for all processes that have a folder in common: who comes first builds, the others wait."""
+    """Build something for all processes that have a folder in common: the first builds, the others wait."""
     import fcntl
 
     with (common / f"{name}.lock").open("w") as lock:
@@ -46,16 +49,15 @@ def build_sdist(folder: Path) -> Path:
     tree = folder / "fairsched"
     ignored = shutil.ignore_patterns(".venv", ".git", "build", "dist", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT, tree, ignore=ignored)
-    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", "out", ".", cwd=tree)
+    run(*BUILD, "--sdist", "--outdir", "out", ".", cwd=tree)
     [archive] = (tree / "out").glob("*.tar.gz")
     return archive
 
 
 def build_wheel(sdist: Path, folder: Path) -> Path:
     """Compile and build the wheel of an sdist; takes a minute."""
-    run(
-        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, sdist,
-        cwd=folder, FAIRSCHED_UNOPTIMISED="1",
-    )  # fmt: skip
+    shutil.unpack_archive(sdist, folder, filter="data")
+    [tree] = folder.iterdir()
+    run(*BUILD, "--wheel", "--outdir", folder, ".", cwd=tree, FAIRSCHED_UNOPTIMISED="1")
     [wheel] = folder.glob("*.whl")
     return wheel

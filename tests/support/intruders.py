@@ -32,7 +32,7 @@ LONG = 20.0
 
 
 def note(*recipe: object) -> None:
-    """Write down what is about to be done, for those who find the process dead."""
+    """Write down what is about to be done, for the reader of a dead process's report."""
     report = os.environ.get("FAIRSCHED_APART_REPORT")
     if report:
         Path(f"{report}.recipe").write_text(repr(recipe))
@@ -116,7 +116,7 @@ class Intruder:
                 self.visitors.run(visit.action)
             else:
                 visit.action()
-        except BaseException as error:  # of the judge, or of one who waits for it: the point itself may swallow it
+        except BaseException as error:  # of the judge, or of one that waits for it: the point itself may swallow it
             self.faults.append(error)
 
     def due(self, where: str) -> Visit | None:
@@ -162,7 +162,7 @@ class Intruder:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Let nobody in meanwhile."""
+        """Let no call in meanwhile."""
         watched, self.watched = self.watched, None
         try:
             yield
@@ -196,7 +196,7 @@ intruder = Intruder()
 
 
 class Garbage:
-    """Cyclic garbage whose finalizer is a point; while somebody watches, it leaves the next garbage behind."""
+    """Cyclic garbage whose finalizer is a point; while a test watches, it leaves the next garbage behind."""
 
     def __init__(self, owner: Intruder) -> None:
         self.owner = owner

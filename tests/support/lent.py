@@ -1,4 +1,4 @@
-"""A connection that is lent, between a broker in memory and who takes messages: pika's loop, and a socket pair."""
+"""A connection that is lent, between a broker in memory and other threads: pika's loop, and a socket pair."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def counted(expected: Collection[Hashable], handled: Iterable[Hashable]) -> dict
 
 
 class Outcomes:
-    """Notes for the report of a test, by the fault and by whom it was survived."""
+    """Notes for the report of a test, by the fault and by the part that survived it."""
 
     def __init__(self, record_property: Callable[[str, object], None]) -> None:
         self._record = record_property

@@ -1,4 +1,4 @@
-"""Producers and consumers of a probe's queue, in threads: whom the stress tests of the queue let loose on it."""
+"""Producers and consumers of a probe's queue, in threads: which the stress tests of the queue let loose on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def together(*jobs: Callable[[], Any]) -> list[Any]:
     started = [start(lambda job=job: run(job)) for job in jobs]
     for thread, _ in started:
         thread.join(DEADLINE)
-    assert not any(thread.is_alive() for thread, _ in started), "somebody sleeps beside work"
+    assert not any(thread.is_alive() for thread, _ in started), "a thread sleeps beside work"
     for _, outcome in started:
         if isinstance(outcome[0], Exception):
             raise outcome[0]

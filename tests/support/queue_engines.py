@@ -65,7 +65,7 @@ def drain(subscription: Any) -> list[Any]:
 
 
 def run(queue: Any, *subscriptions: Any) -> dict[str, list[Any]]:
-    """Run to quiescence: whoever is notified pulls, one message at a time in turn; the entries of each."""
+    """Run to quiescence: notified consumers pull, one message at a time in turn; the entries of each."""
     got: dict[str, list[Any]] = {subscription.name: [] for subscription in subscriptions}
     while notified := queue.lists()["notified"]:
         for subscription in subscriptions:

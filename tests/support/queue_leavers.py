@@ -44,7 +44,7 @@ class Leavers:
         self.log: list[str] = []
 
     def step(self) -> None:
-        """One operation; at times, everybody who was notified pulls once, and the queue is looked at."""
+        """One operation; at times, every notified consumer pulls once, and the queue is looked at."""
         self.operations += 1
         what = self.chance.choices(
             (self.put, self.subscribe, self.cancel, self.pull, self.settle, self.change, self.rest),
@@ -90,7 +90,7 @@ class Leavers:
             consumer.cancel(release=self.chance.random() < 0.5)
 
     def pull(self) -> None:
-        """Somebody pulls that is not busy; with a message, it may be for ever."""
+        """A consumer pulls that is not busy; with a message, it may be for ever."""
         free = [consumer for consumer in self.consumers if consumer not in self.busy]
         if free:
             self.take(self.chance.choice(free))
@@ -114,7 +114,7 @@ class Leavers:
             getattr(entry, verdict)()
 
     def change(self) -> None:
-        """Somebody is interested, or not any more; or one that was busy has come back."""
+        """A consumer is interested, or not any more; or one that was busy has come back."""
         if not self.consumers:
             return
         consumer = self.chance.choice(self.consumers)
@@ -126,7 +126,7 @@ class Leavers:
             self.log.append(f"{consumer.name}.interested = {consumer.interested}")
 
     def rest(self) -> None:
-        """Nobody that is interested finds anything, once those that were notified have pulled, each once for that."""
+        """Check that no interested consumer finds anything once the notified ones have pulled, each once for that."""
         while awaited := [c for c in self.consumers if c.notified_count > self.looked[c]]:
             self.take(self.chance.choice(awaited))
         asleep = set(self.queue.lists()["interested"])

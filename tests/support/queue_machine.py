@@ -131,7 +131,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def run(self) -> None:
-        """To quiescence: whoever is notified pulls, in the order of the list. Nobody sleeps beside a message then."""
+        """Run to quiescence: notified consumers pull, in the order of the list. None sleeps beside a message then."""
         while notified := self.queues[0].lists()["notified"]:
             pair = next(pair for pair in self.consumers if pair[0].name == notified[0])
             self.received(*(consumer.pull() for consumer in pair))

@@ -1,6 +1,6 @@
 """Rounds of random operations on a pull queue, looked at whenever it has come to rest.
 
-At rest nobody is notified: whoever was told has pulled until there was nothing. Then no consumer that is interested
+At rest none is notified: each consumer that was told has pulled until there was nothing. Then no interested consumer
 finds anything, browsers included; else it would sleep beside work. And what was put is in the queue, was acknowledged,
 or is where the queue puts what leaves it.
 
@@ -263,7 +263,7 @@ class Round:
     # -- rest ---------------------------------------------------------------------------------------------------------
 
     def rest(self, which: int, more: int) -> None:
-        """Whoever was told pulls until there is nothing. Then nobody finds anything."""
+        """Have told consumers pull until there is nothing. Then none finds anything."""
         meddling, self.meddling = self.meddling, []
         self.interrupts = 0
         while self.stir(which):
@@ -275,7 +275,7 @@ class Round:
         self.meddling = meddling
 
     def stir(self, which: int) -> bool:
-        """Have everybody pull who was told; False: nobody was."""
+        """Have every consumer pull that was told; False: none was."""
         told = False
         for consumer in self.consumers:
             if not consumer.acquires and self.seen[consumer] != consumer.notified_count:
@@ -290,7 +290,7 @@ class Round:
         return told
 
     def check(self) -> None:
-        """Nobody and nothing is forgotten."""
+        """Check that no consumer and no message is forgotten."""
         names = sorted(name for names in self.queue.lists().values() for name in names)
         assert names == sorted(consumer.name for consumer in self.consumers)
         drops = self.options.get("overflow") == "ring" or self.options["kind"] == "last-value"

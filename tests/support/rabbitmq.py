@@ -77,7 +77,7 @@ def numbered(count: int) -> list[bytes]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, all different."""
+    """Return ports without a listener, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -142,7 +142,7 @@ class Broker(ABC):
 
     @abstractmethod
     def raise_memory_alarm(self) -> None:
-        """Have the broker block who publishes; there must be a message in a queue."""
+        """Have the broker block publishers; there must be a message in a queue."""
 
     @abstractmethod
     def clear_memory_alarm(self) -> None:

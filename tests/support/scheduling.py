@@ -1,12 +1,12 @@
-"""Which process of a test run is given which file: Spark's in one half of them, longest first."""
+"""The files of a test run for each process: Spark's in one half of them, longest first."""
 
 from __future__ import annotations
 
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-#: What takes longest, in this order; a folder stands for what is left of it. Whoever begins with these is not left
-#: alone with one at the end.
+#: What takes longest, in this order; a folder stands for what is left of it. A process that begins with these is not
+#: left alone with one at the end.
 LONGEST = (
     "spark/test_recipes.py",
     "spark/pipeline/test_job.py",

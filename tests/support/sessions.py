@@ -25,7 +25,7 @@ from support.waiting import eventually
 
 QUEUES = [*(f"q{number}" for number in range(6)), "q0", "q1", "q3", "", "amq.rabbitmq.reply-to"]
 EXCHANGES = ["x0", "x1", "x2", "x3", "amq.topic", "amq.direct", "amq.fanout", "amq.match"]
-#: What nobody may bind to, delete or publish to is asked for rarely.
+#: Names that no client may bind to, delete or publish to are asked for rarely.
 SPECIAL = ["", "amq.rabbitmq.trace"]
 KEYS = ["", "q0", "q1", "q2", "q3", "q4", "q5", "a", "a.b", "#", "*.b", "1", "3"]
 ARGUMENTS: dict[str, list[Any]] = {
@@ -50,7 +50,7 @@ ARGUMENTS: dict[str, list[Any]] = {
     "hash-header": ["h"],
     "x-priority": [-1, 0, 5],
 }
-#: What most declare a queue with: who declares it otherwise is refused.
+#: What most declare a queue with: a client that declares it otherwise is refused.
 DECLARED: dict[str, dict[str, Any]] = {
     "q0": {"x-max-length": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q1"},
     "q1": {},
@@ -64,7 +64,7 @@ WRONG = [0, -1, 2**40, "x", "drop-head", True, {"a": {"b": [1, "c"]}}, [1, "b"],
 HEADERS = ["a", "b"] * 3 + [1, 1.5, None, ["q1"], {"a": [1, {"b": "c"}]}, [{"queue": "q0", "reason": "expired"}]]
 #: Frames that are made once and drawn from, since making them costs more than sending.
 POOL = 3000
-#: Seconds after which a broker that answers nobody hangs.
+#: Seconds after which a broker that gives no answer hangs.
 PATIENCE = 30.0
 
 Make = Callable[[random.Random], Any]

@@ -1,4 +1,4 @@
-"""Batches of messages, without a broker: each message is settled once, whoever does it."""
+"""Batches of messages, without a broker: each message is settled once, by the handler or by the batch."""
 
 from __future__ import annotations
 
@@ -203,9 +203,7 @@ class Oracle:
 
 
 @given(st.integers(1, 8), st.lists(ACTIONS, max_size=20), st.sampled_from(["end", "raise"]))
-def test_each_message_is_settled_once_by_whoever_comes_first(
-    size: int, actions: list[tuple[str, int]], end: str
-) -> None:
+def test_each_message_is_settled_once_by_the_first_action(size: int, actions: list[tuple[str, int]], end: str) -> None:
     consumer, messages = filled(*(b"%d" % number for number in range(size)), on_error="reject")
     (batch,) = consumer.batches()
     oracle = Oracle(batch, consumer.channels)
@@ -264,7 +262,7 @@ class Nosy(FakeChannel):
         return super().settle(tag, verdict)
 
 
-def test_who_settles_again_while_a_batch_is_settled_finds_all_settled() -> None:
+def test_a_second_settlement_while_a_batch_is_settled_finds_all_settled() -> None:
     channel = Nosy()
     path = Basic.Deliver("c", 1, False, "", "")
     messages = [Message(b"", tag, False, path, BasicProperties(), channel) for tag in range(1, 6)]

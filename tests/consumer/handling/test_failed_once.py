@@ -178,7 +178,7 @@ def test_a_function_is_asked_once_and_may_do_what_a_handler_may() -> None:
         assert world.errors == 1
         assert world.channel.settled == settled
         if answer is Message.defer:
-            assert message.ack()  # by whom it was deferred for
+            assert message.ack()  # by the thread for which it was deferred
             assert world.channel.settled == [(1, ACK)]
         elif not settled:
             assert not message.ack()
@@ -215,7 +215,7 @@ def test_an_interrupted_function_leaves_no_message_behind() -> None:
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_what_fails_while_it_is_settled_is_requeued(batched: bool) -> None:
-    """Whatever the settlement of a failure ends by: nobody else may settle the message any more."""
+    """Whatever the settlement of a failure ends by: no other thread may settle the message any more."""
     world = Failing()
 
     def broken(*_: object) -> None:

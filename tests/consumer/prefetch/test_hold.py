@@ -125,7 +125,7 @@ def wait_in_vain(shop: Workshop) -> bool:
     return False
 
 
-def test_who_was_waited_for_in_vain_is_left_alone_longer_each_time() -> None:
+def test_a_queue_waited_for_in_vain_is_left_alone_longer_each_time() -> None:
     shop = Workshop(anticipation=0.001)
     shop.backlogged.note_fill(shop.found["a"])
     periods = []
@@ -144,7 +144,7 @@ def test_a_window_smaller_than_a_turn_is_not_waited_for() -> None:
     assert shop.held() == {"a"}
 
 
-def test_nobody_is_waited_for_where_that_is_not_wanted() -> None:
+def test_no_queue_is_waited_for_where_that_is_not_wanted() -> None:
     shop = Workshop(anticipation=0.0)
     shop.backlogged.note_fill(shop.found["a"])
     assert not wait_in_vain(shop)

@@ -1,4 +1,4 @@
-"""Messages that waited too long: which go back, which are kept, and who is told."""
+"""Messages that waited too long: which go back, which are kept, and what is reported."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_alone_it_returns_nothing_and_says_what_would_help(caplog: pytest.LogCap
     (said,) = [record.getMessage() for record in caplog.records]
     assert "this queue has no other consumer" in said
     assert "Advice" in said
-    bench.alone = False  # somebody joins
+    bench.alone = False  # another consumer joins
     bench.now += 5.0
     assert len(bench.pull()[0]) == MAX_RETURNS
 
@@ -188,7 +188,7 @@ def message(body: bytes, redelivered: bool = True, queue: str = "q") -> Message:
 
 def test_a_classic_queue_does_not_count_so_we_do() -> None:
     budget = Budget(3)
-    assert not budget.grant(message(b"a"))  # somebody else returned it, nobody knows how often
+    assert not budget.grant(message(b"a"))  # another consumer returned it, and it is not known how often
     assert budget.grant(message(b"a", redelivered=False))
     assert budget.grant(message(b"a"))
     assert budget.grant(message(b"a"))

@@ -87,5 +87,5 @@ def other(dial: Dial) -> WireChannel:
 
 @pytest.fixture
 def queue(channel: WireChannel, name: Name) -> str:
-    """A queue that anyone may use."""
+    """A queue that any connection may use."""
     return channel.declare(name())

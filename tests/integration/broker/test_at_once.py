@@ -47,7 +47,7 @@ def test_a_consumer_that_can_take_it_gets_it(channel: WireChannel, at_once: tupl
     assert channel.bodies(1) == [b"a"]
     channel.published(b"b", routing_key=queue, **properties)
     assert channel.bodies(1) == [b"b"]
-    # Who has enough cannot take it.
+    # A consumer that has enough cannot take it.
     channel.published(b"c", routing_key=queue, **properties)
     eventually(lambda: channel.ready(dead) == 1)
     channel.ack(1)
@@ -107,7 +107,7 @@ def test_what_a_closed_channel_had_expires(
     eventually(lambda: channel.ready(dead) == 1)
 
 
-def test_a_channels_limit_holds_back_who_needs_no_acknowledgement(channel: WireChannel, name: Name) -> None:
+def test_a_channels_limit_holds_back_a_consumer_without_acknowledgements(channel: WireChannel, name: Name) -> None:
     counted, free = channel.declare(name()), channel.declare(name())
     channel.qos(1, everywhere=True)
     channel.consume(free, "free", no_ack=True)

@@ -370,7 +370,7 @@ def test_prefetch_of_the_channel_is_raised_and_lifted(channel: WireChannel, queu
     assert channel.bodies(5) == [b"5", b"6", b"7", b"8", b"9"]
 
 
-def test_prefetch_does_not_limit_who_does_not_acknowledge(channel: WireChannel, queue: str) -> None:
+def test_prefetch_does_not_limit_a_consumer_without_acknowledgements(channel: WireChannel, queue: str) -> None:
     channel.qos(1)
     channel.published(*numbered(5), routing_key=queue)
     channel.consume(queue, no_ack=True)
@@ -550,7 +550,9 @@ def test_consumers_that_never_acknowledge_leave_the_rest_to_others(
     assert channel.counts(queue) == (0, 6)
 
 
-def test_a_message_that_comes_back_goes_to_who_can_take_it(dial: Dial, channel: WireChannel, queue: str) -> None:
+def test_a_message_that_comes_back_goes_to_a_consumer_that_can_take_it(
+    dial: Dial, channel: WireChannel, queue: str
+) -> None:
     high, busy, low = (dial().open().channel() for _ in range(3))
     for one, rank in ((high, 10), (busy, 5)):
         one.qos(1)

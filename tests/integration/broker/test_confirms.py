@@ -52,7 +52,7 @@ def test_counting_begins_with_confirm_select(channel: WireChannel, queue: str) -
     assert channel.take(Basic.Ack).delivery_tag == 1
 
 
-def test_what_nobody_gets_is_confirmed(channel: WireChannel) -> None:
+def test_a_message_without_a_route_is_confirmed(channel: WireChannel) -> None:
     channel.confirming().publish(b"x", "nowhere", "amq.direct")
     assert channel.take(Basic.Ack).delivery_tag == 1
 

@@ -107,7 +107,7 @@ def test_what_cannot_be_negotiated(dial: Dial) -> None:
         client.send(Connection.TuneOk(channel_max, frame_max, 0))
         client.send(Connection.Open())
     for client in clients:
-        # RabbitMQ says nothing, after a pause for those who guess passwords.
+        # RabbitMQ says nothing, after a pause against guesses of passwords.
         refusal = client.dropped()
         assert refusal is None or (refusal.code, refusal.text[:25]) == (530, "NOT_ALLOWED - negotiated ")
 

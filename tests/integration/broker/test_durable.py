@@ -3,6 +3,8 @@ directory."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -145,7 +147,7 @@ def test_which_messages(node: Node | EmbeddedNode, restart: str) -> None:
         assert channel.basic_get("m")[2] == b"2"
         method = channel.basic_get("n")[0]
         channel.basic_ack(method.delivery_tag)
-        # Acknowledgements are confirmed to nobody, but they are on the disk before what comes after them.
+        # Acknowledgements are not confirmed, but they are on the disk before what comes after them.
         channel.basic_publish("amq.fanout", "", b"6", PERSISTENT)
         getattr(node, restart)()
     killed = restart == "restart"
@@ -158,19 +160,25 @@ def test_which_messages(node: Node | EmbeddedNode, restart: str) -> None:
 
 
 def test_time_to_live_goes_on(node: Node | EmbeddedNode, restart: str) -> None:
+    """A message that had its whole time again after the restart would expire after the witness."""
+    dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
     with left_open(node) as channel:
         channel.queue_declare("dead", durable=True)
-        channel.queue_declare(
-            "ttl", durable=True, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-        )
+        channel.queue_declare("ttl", durable=True, arguments=dead_letters)
         channel.confirm_delivery()
-        for body, expiration in ((b"soon", "600"), (b"late", "600000")):
+        for body, expiration in ((b"soon", "1500"), (b"late", "600000")):
             channel.basic_publish("", "ttl", body, pika.BasicProperties(delivery_mode=2, expiration=expiration))
+        due = time.monotonic() + 1.5
         getattr(node, restart)()
     with node.connect() as channel:
-        eventually(lambda: node.count("dead") == 1)
+        channel.queue_declare("witness", arguments=dead_letters)
+        rest = max(0, math.ceil((due + 0.1 - time.monotonic()) * 1000))  # no start takes as little as 0.1 s
+        channel.basic_publish("", "witness", b"witness", pika.BasicProperties(expiration=str(rest)))
+        eventually(lambda: node.count("dead") == 2)
+        dead = [channel.basic_get("dead", auto_ack=True) for _ in range(2)]
+        assert [(body, properties.headers["x-death"][0]["reason"]) for _method, properties, body in dead] == [
+            (b"soon", "expired"), (b"witness", "expired"),
+        ]  # fmt: skip
         assert [body for body, _ in drain(channel, "ttl")] == [b"late"]
-        _method, properties, body = channel.basic_get("dead", auto_ack=True)
-        assert (body, properties.headers["x-death"][0]["reason"]) == (b"soon", "expired")
-        channel.queue_delete("ttl")
-        channel.queue_delete("dead")
+        for queue in ("ttl", "witness", "dead"):
+            channel.queue_delete(queue)

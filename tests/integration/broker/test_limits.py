@@ -34,7 +34,7 @@ def test_the_queues_time_to_live(channel: WireChannel, name: Name, graveyard: st
     assert channel.ready(queue) == 0
 
 
-def test_a_time_to_live_of_nothing_is_for_who_waits_already(channel: WireChannel, name: Name, graveyard: str) -> None:
+def test_a_time_to_live_of_nothing_is_for_waiting_consumers(channel: WireChannel, name: Name, graveyard: str) -> None:
     queue = channel.declare(name(), dead_to(graveyard, message_ttl=0))
     channel.published(b"late", routing_key=queue)
     eventually(lambda: channel.ready(graveyard) == 1)
@@ -60,7 +60,7 @@ def test_the_shorter_time_counts(channel: WireChannel, name: Name, graveyard: st
     eventually(lambda: channel.ready(graveyard) == 2)
 
 
-def test_what_somebody_has_does_not_expire(channel: WireChannel, name: Name, graveyard: str) -> None:
+def test_an_unsettled_message_does_not_expire(channel: WireChannel, name: Name, graveyard: str) -> None:
     queue = channel.declare(name(), dead_to(graveyard, message_ttl=100))
     channel.qos(1)
     tag = channel.consume(queue)  # which is given the first as it comes, however busy the machine is
@@ -73,7 +73,7 @@ def test_what_somebody_has_does_not_expire(channel: WireChannel, name: Name, gra
     eventually(lambda: channel.ready(graveyard) == 1)
 
 
-def test_what_expired_while_somebody_had_it_goes_when_it_is_next(
+def test_a_message_that_expired_unsettled_goes_when_it_is_next(
     channel: WireChannel, name: Name, graveyard: str
 ) -> None:
     queue, witness = (channel.declare(name(), dead_to(graveyard)) for _ in range(2))
@@ -288,7 +288,7 @@ def test_a_full_queue_that_refuses(channel: WireChannel, name: Name, graveyard: 
     assert (dead.body, deaths(dead)[0]["reason"]) == (b"2", "maxlen")
 
 
-def test_a_queue_of_length_0_gives_only_to_who_waits(channel: WireChannel, name: Name) -> None:
+def test_a_queue_of_length_0_gives_only_to_waiting_consumers(channel: WireChannel, name: Name) -> None:
     queue = channel.declare(name(), {"x-max-length": 0})
     channel.published(b"1", routing_key=queue)
     assert channel.ready(queue) == 0

@@ -346,11 +346,11 @@ def test_an_exclusive_queue_is_locked_for_others(channel: WireChannel, other: Wi
         assert text.startswith(
             f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{queue}' in vhost '/'"
         )
-    other.published(b"x", routing_key=queue)  # which anybody may
+    other.published(b"x", routing_key=queue)  # which any connection may
     assert channel.ready(queue) == 1
 
 
-def test_an_exclusive_queue_is_everybodys_on_its_connection(channel: WireChannel, name: Name) -> None:
+def test_an_exclusive_queue_is_open_to_all_channels_of_its_connection(channel: WireChannel, name: Name) -> None:
     queue = channel.declare(name(), exclusive=True)
     second = channel.client.channel()
     channel.published(b"x", routing_key=queue)

@@ -19,7 +19,7 @@ OPENING = [
 ]
 
 
-def test_answers_that_nobody_reads_are_bounded_and_none_is_lost() -> None:
+def test_unread_answers_are_bounded_and_none_is_lost() -> None:
     with Broker() as broker, socket.create_connection(("127.0.0.1", urlsplit(broker.url).port), 30) as connection:
         connection.sendall(b"AMQP\0\0\x09\x01" + b"".join(frame.marshal(*one) for one in OPENING))
         one = frame.marshal(commands.Queue.Declare(queue="a-queue-with-a-name-of-some-length"), 1)

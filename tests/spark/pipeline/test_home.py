@@ -99,7 +99,7 @@ def test_several_make_it_at_once(environ: dict[str, str], tmp_path: Path) -> Non
     for thread in threads:
         thread.join(60)
     assert len(found) == 8
-    # Who is not the first to finish it may start as usual.
+    # A process that is not the first to finish it may start as usual.
     [home] = {check(one, tmp_path) for one in found if one}
     assert list((tmp_path / "fairsched").iterdir()) == [home]
 
@@ -240,7 +240,7 @@ def test_what_a_jvm_has_not_finished_is_no_archive(environ: dict[str, str]) -> N
     first = archive_of(quick_start(environ, {}))
     # Its regions are written, and its header is not.
     first.write_bytes(bytes(4096) + b"classes")
-    # Nobody else begins until that one has ended for certain.
+    # No other process begins until that one has ended for certain.
     assert {*quick_start(environ, {})} == {"SPARK_HOME"}
     assert first.exists()
     os.utime(first, (time.time() - 7200,) * 2)

@@ -268,7 +268,7 @@ def test_what_a_function_raises_is_said_in_a_line_and_nothing_is_lost(
     assert "the pipeline failed" in line
     assert "no such order" in line
     assert "guest:guest" not in err
-    # The batch stands in the spool: a repaired function gets it, and who is no program gets a table.
+    # The batch stands in the spool: a repaired function gets it, and a caller that is no program gets a table.
     shown = finished(job, "--report", "shares.png", setting=setting)
     assert written(tmp_path / "out").num_rows == 40
     assert shown.split("\n")[0].strip() == "pipeline: rows read"

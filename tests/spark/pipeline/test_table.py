@@ -64,7 +64,7 @@ def reported(*batches: Any) -> PipelineReport:
 @pytest.fixture
 def judged() -> PipelineReport:
     return reported(
-        batch(0, rows(10, 90), None),  # planned by an earlier run: nobody knows what was left
+        batch(0, rows(10, 90), None),  # planned by an earlier run: what was left is not known
         batch(1, rows(300, 101), behind(300, 500)),
         batch(2, rows(300, 100), behind(0, 400)),
         batch(3, rows(0, 400), behind(0, 0)),

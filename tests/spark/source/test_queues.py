@@ -328,7 +328,7 @@ def test_rows_may_stay_with_their_queue(broker: Node, queues: DeclareAll, driver
     assert bodies(rows) == [body for name in names for body in unique(name, 5)]
 
 
-def test_a_partition_ends_when_somebody_else_took_the_messages(
+def test_a_partition_ends_when_another_consumer_took_the_messages(
     broker: Node, queues: DeclareAll, driver: Callable[..., Driver]
 ) -> None:
     names = queues(2)

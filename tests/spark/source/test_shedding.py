@@ -39,7 +39,7 @@ def by_law(sent: list[int], taken: list[int], rules: Shedding) -> list[bool]:
 
 
 def columns_of(sojourns: list[int], queue: str = "q", **more: list[Any]) -> dict[str, list[Any]]:
-    """Rows that were taken 10 ms after one another and had waited so many milliseconds; None if nobody knows."""
+    """Rows that were taken 10 ms after one another and had waited so many milliseconds; None if that is not known."""
     taken = [10**15 + 10 * MS * row for row in range(len(sojourns))]
     sent = [None if waited is None else at - waited * MS for at, waited in zip(taken, sojourns, strict=True)]
     size = len(sojourns)

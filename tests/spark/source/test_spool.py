@@ -62,7 +62,7 @@ def test_a_batch_that_cannot_be_opened_names_the_place(place: str):
         spool.open_batch(2, strict=True)
 
 
-def test_nobody_else_can_read_a_spool(tmp_path: Path):
+def test_no_other_user_can_read_a_spool(tmp_path: Path):
     before = os.umask(0)
     try:
         opened(str(tmp_path / "shared" / "spool")).publish(1, 0, 1, segment(b"secret"))
@@ -155,7 +155,7 @@ def test_of_two_queries_that_start_together_one_at_most_goes_on(place: str):
     first.open_batch(1, strict=True)
     Spool(place, "e").refuse_foreign(strict=True)
     second.open_batch(1, strict=False)
-    # A query that goes on keeps what it has, whoever came meanwhile.
+    # A query that goes on keeps what it has, whichever others came meanwhile.
     first.open_batch(1, strict=True)
     assert first.counts(1, 0) == {"q": 1}
 

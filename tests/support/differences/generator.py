@@ -109,7 +109,7 @@ class Generator:
         self.exchanges: dict[str, str] = {}
         self.tags: list[tuple[int, str]] = []
         self.generated = 0
-        #: Whether consumers of one queue may have one priority, and who of them is served is up to the broker.
+        #: Whether consumers of one queue may have one priority, and which of them is served is up to the broker.
         self.rivals = self.random.random() < 0.15
         self.everywhere = self.random.random() < 0.2
         self.operations: dict[Callable[[int], Operation], float] = {

@@ -464,7 +464,7 @@ class SessionRun:
         self.forget_connection(link)
 
     def await_expiry(self, operation: ops.AwaitExpiry) -> None:
-        """Note whether a queue that nobody uses, for long enough, is gone."""
+        """Note whether a queue that has been unused for long enough is gone."""
         link, queue = self.runner.links[0], self.real(operation.queue)
         bind = built(Queue.Bind, queue=queue, exchange="amq.direct", routing_key="of nobody")
         control = self.runner.control

@@ -97,7 +97,7 @@ def main() -> None:
     spark.stop()
     gateway = SparkContext._gateway
     gateway.shutdown()
-    # The JVM ends when nobody is left to tell it anything.
+    # The JVM ends when no process is left that could tell it anything.
     gateway.proc.stdin.close()
     gateway.proc.wait()
 

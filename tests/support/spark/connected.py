@@ -18,7 +18,7 @@ from fairsched.spark import dead_letter, observe_fairness, progress, register, r
 
 
 def swept(spark: Any) -> tuple[Any, Any]:
-    """Over as many tasks as there are cores, since nobody says another number."""
+    """Over as many tasks as there are cores, since no other number is given."""
     from pyspark.sql import functions as F
 
     base = Scenario(

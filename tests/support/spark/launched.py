@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 #: What Spark says when a planner was not up within ten seconds, which no setting changes. A busy machine may need more,
-#: and whoever runs queries there starts them again.
+#: and a test that runs queries there starts them again.
 SLOW_START = "Python worker failed to connect back"
 
 

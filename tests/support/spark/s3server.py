@@ -48,7 +48,7 @@ class S3Server:
         }
 
     def new_bucket(self, name: str = "") -> str:
-        """Make a bucket, of this name or one that nobody else has, and return its URL."""
+        """Make a bucket, of this name or one that no other test has, and return its URL."""
         import boto3
 
         name = name or f"bucket-{next(_numbers)}"

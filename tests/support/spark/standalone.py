@@ -78,7 +78,7 @@ class Standalone:
         assert self._processes[0].poll() is None, (self._folder / "master.Master-0.log").read_text()[-2000:]
         try:
             return self._alive() >= 0
-        except (OSError, ValueError):  # nobody listens, or all paths still lead to the page for people
+        except (OSError, ValueError):  # no server listens, or all paths still lead to the page for people
             return False
 
     def _alive(self) -> int:
