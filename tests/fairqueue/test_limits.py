@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from oracles.limits import ReferenceLimits
 from support.clock import TICK_NS, TickingClock
+from support.deliveries import Source
 from support.draining import drained
+from support.threads import result_of, start
 from support.waiting import eventually
 
 from fairsched import ConfigurationError, FairQueue, Limit, ShutDown
@@ -209,6 +211,31 @@ class TestPlaces:
         gc.collect()
         assert self.may_be_taken(fair, "gold") == 1
         assert not kept.settled
+
+    def test_a_limit_set_while_a_consumer_waits_counts_its_message_until_it_is_settled(self) -> None:
+        source = Source([])
+        fair = source.lane
+        waiting = start(lambda: source.get(fair, 30))
+        eventually(lambda: fair.waiting)
+        fair.set_limit("gold", Limit(1))
+        fair.put("gold", Message(b"", 1, False, None, None, FakeChannel("q")))
+        message = result_of(waiting)
+        assert fair.limit_stats()["gold"].in_hand == 1
+        message.ack()
+        assert fair.limit_stats()["gold"].in_hand == 0
+        assert self.may_be_taken(fair, "gold") == 1
+
+    def test_without_a_limit_a_message_that_was_waited_for_takes_no_place(self) -> None:
+        source = Source([])
+        fair = source.lane
+        waiting = start(lambda: source.get(fair, 30))
+        eventually(lambda: fair.waiting)
+        fair.put("gold", Message(b"", 1, False, None, None, FakeChannel("q")))
+        message = result_of(waiting)
+        fair.set_limit("gold", Limit(1))
+        message.ack()
+        assert fair.limit_stats()["gold"].in_hand == 0
+        assert self.may_be_taken(fair, "gold") == 1
 
     def test_a_place_of_a_tenant_that_was_forgotten_is_none_of_another(self) -> None:
         """With a rate alone, messages in hand are not counted, and the tenant is forgotten meanwhile."""

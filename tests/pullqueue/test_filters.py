@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.queue_engines import lists_of, pulled
+from support.queue_engines import Engine, lists_of, on_both, pulled
 
 from fairsched.pullqueue import PullQueue
 
@@ -84,3 +84,31 @@ def test_a_look_past_refusals_finds_what_came_back_before_it(kind: str) -> None:
     picky = jobs.subscribe("picky", filter=accepts)
     assert [pulled(picky), pulled(picky), picky.pull()] == [0, 7, None]
     assert sorted(set(asked)) == list(range(9))
+
+
+@on_both
+def test_who_went_past_a_message_for_one_above_is_not_told_of_what_it_refuses(engine: Engine) -> None:
+    """The one above finds nothing more; the one below comes back to the messages behind, and refuses them."""
+    jobs = engine()
+    for number in range(1, 4):
+        jobs.put(number)
+    above = jobs.subscribe("above", filter=lambda number: number % 2 == 0)
+    below = jobs.subscribe("below", filter=lambda number: number % 2 == 0, priority=-1)
+    assert pulled(above) == 2
+    assert pulled(above) is None
+    assert lists_of(jobs) == "I[above,below]"
+    assert below.notified_count == 0
+
+
+@on_both
+def test_who_went_past_a_message_for_one_above_is_told_of_what_it_accepts(engine: Engine) -> None:
+    """The one above is not interested any more in the message that was kept for it."""
+    jobs = engine()
+    for number in range(1, 4):
+        jobs.put(number)
+    above = jobs.subscribe("above", filter=lambda number: number % 2 == 0)
+    below = jobs.subscribe("below", filter=lambda number: number == 2, priority=-1)
+    assert below.notified_count == 0
+    above.interested = False
+    assert below.notified_count == 1
+    assert pulled(below) == 2

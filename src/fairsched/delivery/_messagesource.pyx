@@ -189,9 +189,10 @@ cdef class MessageSource:
             If there will be none.
         """
         cdef FairQueue fair = <FairQueue?> lane
+        cdef int rank = as_priority(priority)
         cdef Settlements settlements = self.settlements
         cdef Message message
-        cdef Place place = None
+        cdef Place place
         while True:
             message = self.taken(lane, priority)
             if message is not None:
@@ -200,13 +201,10 @@ cdef class MessageSource:
             settlements.send_soon()
             if settlements.lent.fetch(True):
                 continue
+            place = Place.__new__(Place)  # also without a limit: one may be set while this thread waits
             settlements.lent.rest()
             try:
-                if fair.limits.on:
-                    place = Place.__new__(Place)
-                    message = fair.take_in_time(timeout, as_priority(priority), place)
-                else:
-                    _, message = lane.get(True, timeout, priority=priority)
+                message = fair.take_in_time(timeout, rank, place)
             except Empty:
                 return None
             finally:
@@ -214,10 +212,10 @@ cdef class MessageSource:
             if self.returning:
                 message.settle(REQUEUE)
             elif self.is_usable(lane, message):
-                message.place = place
+                if place.queue is not None:
+                    message.place = place
                 return message
-            if place is not None:
-                place.give_back(True)
+            place.give_back(True)
 
     def try_get_many(self, lane, Py_ssize_t limit):
         """try_get_many($self, lane, limit)

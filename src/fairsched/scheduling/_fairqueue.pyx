@@ -415,7 +415,7 @@ sparse_boost=False, subkey_quantum=None)
             return take_item(self, verdict, place)
 
     cdef object take_in_time(self, object timeout, int32_t rank, Place place):
-        """Return an item as get(True, timeout) does, without its slot; it takes `place`."""
+        """Return an item as get(True, timeout) does, without its slot; it takes `place` if limits are on by then."""
         cdef Verdict verdict = READY
         with cython.critical_section(self):
             if not may_take(self, rank):
@@ -1405,10 +1405,10 @@ cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
 
 
 cdef inline object take_item(FairQueue q, Verdict verdict, Place place):
-    """Serve the item that a verdict allows, into a place if there is one."""
+    """Serve the item that a verdict allows, into a place if there is one, and a slot has a limit at this moment."""
     cdef uint64_t token = 0
     cdef uint32_t index = serve(q, &token)
-    if rarely(place is not None):
+    if rarely(place is not None) and q.limits.on:
         take_place(q, index, place)
     item = <object> <PyObject*> <uintptr_t> token
     Py_DECREF(item)  # the entry's reference; `item` holds one of its own

@@ -27,14 +27,13 @@ from fairsched.core.queue.members cimport queue_follow
 from fairsched.core.queue.message cimport HEAP_NONE, MESSAGE_ACQUIRED, MESSAGE_AVAILABLE, Message, message_before
 from fairsched.core.queue.next cimport queue_next, queue_next_for, queue_stands
 from fairsched.core.queue.order.order cimport KIND_FAIR, order_taken
-from fairsched.core.queue.question cimport queue_question
 from fairsched.core.queue.state cimport (
     Call, Pulled, Queue, QueueConsumer, consumer_desired, queue_accepts, queue_count, queue_lock,
     queue_unlock, queue_unref,
 )
 from fairsched.core.queue.time cimport queue_release_due
 from fairsched.core.queue.turn cimport turn_reach
-from fairsched.core.queue.wake cimport queue_move, queue_pass_on, queue_recall, queue_served
+from fairsched.core.queue.wake cimport queue_move, queue_owe, queue_recall, queue_served
 from fairsched.core.queue.work cimport Question, queue_work
 from fairsched.core.queue.yields cimport yields_end
 from fairsched.core.waiting.levels cimport LEVEL_NOTIFIED
@@ -245,13 +244,13 @@ cdef inline int64_t queue_pull(
     if taken < limit and (taken == 0 or not walks) and consumer_desired(c):
         queue_move(call, c, NOTIFIED | SERVED, INTERESTED)
         more = pull_once(call, c, walks, limit - taken, out + taken, question)
-        if more == PULL_ASK or (more == 0 and taken == 0 and queue_question(call, NULL, question)):
+        if more == PULL_ASK:
             return PULL_ASK
         taken += more
         if taken < limit:
             if consumer_desired(c):
-                queue_recall(call, c)
-                queue_pass_on(call)
+                queue_recall(call, c)  # others come back to messages, which their filters have to be asked about
+                queue_owe(call)
             else:
                 queue_follow(call, c)
             return taken
