@@ -115,7 +115,7 @@ def consumer_bytes():
 
 
 def kept(PullQueue queue):
-    """What a pull queue's messages keep: the number in memory, what browsers are to see, and which consumers refused."""
+    """What a pull queue's messages keep: the number in memory, what browsers see, and which consumers refused."""
     cdef Queue* q = &queue.memory.queue
     cdef int64_t late = 0, notes = 0
     cdef Message* m = order_after(&q.order, NULL)

@@ -1,7 +1,7 @@
 """A column of Arrow in the making: its rows, and what becomes of exchanges, routing keys, properties and headers in it.
 
-A column is made row by row, in memory of its own, and then handed over (`column_take`, or by who exports it). Nothing
-in it refers to what it was made of.
+A column is made row by row, in memory of its own, and then handed over (`column_take`, or by the function that exports
+it). Nothing in it refers to what it was made of.
 
 Thread safety: one thread, with the GIL. Complexity: O(octets added).
 Source: AMQP 0-9-1, sections 4.2.5.5 and 4.2.6.1; the Arrow columnar format, "Variable-size Binary Layout".

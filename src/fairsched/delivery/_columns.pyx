@@ -73,7 +73,7 @@ cdef class ExportedBatch:
     Attributes
     ----------
     address : int
-        Of a struct ArrowArray, which who imports it moves away, once. What nobody moved is released with this object.
+        Of a struct ArrowArray, which its importer moves away, once. What was not moved is released with this object.
     """
 
     cdef ArrowArray array
@@ -184,7 +184,7 @@ cdef class MessageColumns:
 
         Notes
         -----
-        Complexity O(octets). Thread safety: any thread; the data is a copy, freed by who imported it, also when this
+        Complexity O(octets). Thread safety: any thread; the data is a copy, freed by its importer, also when this
         object is gone.
 
         Source: AMQP 0-9-1, sections 4.2.5.5 and 4.2.6.1.
@@ -278,7 +278,7 @@ cdef ArrowArray* column_export(Column* c, ArrowBlock* block, ArrowArray* batch, 
     if c.nulls == 0:
         free(c.there)
         c.there = NULL
-    if c.size < c.capacity:  # who keeps batches keeps no room for what did not come
+    if c.size < c.capacity:  # batches that are kept have no room for messages that did not come
         data = <char*> realloc(c.data, max(c.size, 1))
     array = arrow_batch_column(block, batch, c.nulls, c.there, c.offsets, c.data if data == NULL else data)
     c.there = NULL

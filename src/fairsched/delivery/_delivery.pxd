@@ -83,7 +83,7 @@ cdef class Message:
     cdef int64_t body_end
     cdef object decoded
     cdef tuple value         # of the body, as it was decoded; None: not yet
-    cdef Place place         # that it takes of what a limit allows, until it is settled; None: nobody counts
+    cdef Place place         # that it takes of what a limit allows, until it is settled; None: not counted
 
     cdef int finish_with(self, object result) except -1
     cdef bint note_failure(self) noexcept
@@ -159,15 +159,15 @@ cdef class LentConnection:
     cdef bint usable            # may be borrowed
     cdef bint readable          # and be read
     cdef bint withdrawn         # never again
-    cdef bint borrowed          # somebody has it who is not the I/O thread
+    cdef bint borrowed          # another thread than the I/O thread has it
     cdef bint unwatched         # the I/O thread is not woken by what comes
     cdef int sleepers           # threads that wait for what the I/O thread reads
     cdef int epoll
     cdef readonly int fd
     cdef uint32_t events        # that pika waits for
-    cdef double looked          # when who reads looked last
+    cdef double looked          # when a reader looked last
     cdef double waited          # and had waited
-    cdef double emptied         # when who reads did so last
+    cdef double emptied         # when a reader read last
     cdef bytes block            # to read into; None: messages have it
     cdef int64_t longest
     # For the I/O thread, when it has the connection again.

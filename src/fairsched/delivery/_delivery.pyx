@@ -18,8 +18,8 @@ undecoded, and its body uncopied, until they are used.
 
 Exclusion. The thread that has the connection delivers and sends: the I/O thread, unless it lent it; any
 thread may settle and take messages. What several threads change is changed with the GIL held, in one stretch without
-Python code; on free-threaded builds inside a critical section of the object, or of the ledger, which decides who
-settled a message.
+Python code; on free-threaded builds inside a critical section of the object, or of the ledger, which decides which
+thread settled a message.
 
 Parts that are used without a look whether they are there are made when an object is allocated, and stay until it is
 freed (`no_gc_clear`); lists are asked for their length by `len`, which looks. For another object may refer to it while
@@ -79,7 +79,7 @@ cdef enum:
     AROUND_MESSAGE = 64  # octets beside a message in a read that may be kept for it without being counted
     MOST_KEPT = 4 << 20  # octets of other reads that messages of a consumer keep
     MOST_READS = 1024  # and how many of these: a few small messages may keep each
-    READS_LOOKED_AT = 32  # of these, each time that one comes, whether anybody still refers to them
+    READS_LOOKED_AT = 32  # of these, each time that one comes, whether any message still refers to them
     SETTLEMENT = 21    # octets of a frame that settles
     READABLE = 1       # among the events of an epoll
 
@@ -112,7 +112,8 @@ cdef class Settlements:
 
     Notes
     -----
-    `take_unsent` is for who has the connection, `forked` for a child process; the rest is safe from any thread.
+    `take_unsent` is for the thread that has the connection, `forked` for a child process; the rest is safe from any
+    thread.
     """
 
     def __cinit__(self, *_args, **_options):
@@ -158,7 +159,7 @@ cdef class Settlements:
         cdef Py_ssize_t i
         with cython.critical_section(self):
             found, self.unsent = self.unsent, found
-            # Before their ledgers are flushed: who settles after that adds the channel again.
+            # Before their ledgers are flushed: a thread that settles after that adds the channel again.
             for i in range(len(found)):
                 (<ChannelDeliveries> PyList_GET_ITEM(found, i)).unsent = False
         return found
@@ -225,8 +226,8 @@ cdef class ChannelDeliveries:
 
     Notes
     -----
-    `settle` is safe from any thread, the rest is for who has the connection: the I/O thread, unless it lent it. O(1) a
-    message.
+    `settle` is safe from any thread, the rest is for the thread that has the connection: the I/O thread, unless it lent
+    it. O(1) a message.
     """
 
     def __cinit__(self, *_args, **_options):
@@ -269,7 +270,7 @@ cdef class ChannelDeliveries:
 
         Have the time measured until that delivery comes, unless one is awaited already: see `on_refilled`.
 
-        The number may be less than 1: who reckons it reads several figures, which others change meanwhile.
+        The number may be less than 1: the caller reads several figures, which others change meanwhile.
         """
         if self.due < self.ledger.ledger.high:
             self.due = max(0, tag)
@@ -342,7 +343,7 @@ cdef class ChannelDeliveries:
         return 0
 
     cdef int look(self, uint64_t tag) except -1:
-        """Tell who wants to know of the delivery just handed on."""
+        """Tell of a delivery just handed on that was awaited, or has filled the window."""
         cdef LentConnection lent = self.settlements.lent
         if tag == self.due:
             self.due = 0
@@ -986,14 +987,14 @@ cdef Found give(
 ) except *:
     """Give the deliveries at a position to the sinks of their channels, move it, and say what follows.
 
-    `only_channels` is for who has borrowed the connection: meanwhile nobody else adds a channel or takes one away.
-    Where it raises, it is the delivery at `position` that failed.
+    `only_channels` is for a thread that has borrowed the connection: meanwhile no other adds a channel or takes one
+    away. Where it raises, it is the delivery at `position` that failed.
     """
     cdef const uint8_t* at = <const uint8_t*> PyBytes_AS_STRING(octets)
     cdef Delivery d
     cdef Found what
     cdef object sink = None
-    cdef int64_t known = -1  # the channel whose sink that is, where nobody can change it meanwhile
+    cdef int64_t known = -1  # the channel whose sink that is, where no other thread changes it meanwhile
     while True:
         what = frames_find(at, size, position[0], longest, &d)
         if what == FOUND_OTHER or (unfinished and d.channel in unfinished):
@@ -1205,7 +1206,7 @@ cdef object slots_of(list messages):
     return [(<Message> one).slot for one in messages]
 
 
-# Read and written by whoever consumes --------------------------------------------------------------------------------
+# Read and written by threads that consume -----------------------------------------------------------------------------
 
 
 @cython.final
@@ -1238,17 +1239,18 @@ cdef class LentConnection:
     Notes
     -----
     One thread has the connection: the I/O thread, whenever it does not wait in its poll; meanwhile `lend` lets others
-    borrow it, one at a time, for one write or one read. Who borrows runs no Python code, so nothing interrupts it
+    borrow it, one at a time, for one write or one read. A borrower runs no Python code, so nothing interrupts it
     between what it reads from the socket and its queues. It leaves to the I/O thread, and wakes it: all frames but
     deliveries, from the first on; what the socket does not take; a key that takes Python code; a window that is full,
-    whose slot may have to be held; errors. Until that is done nobody borrows.
+    whose slot may have to be held; errors. Until that is done no thread borrows it.
 
-    Who reads has the I/O thread not woken by what comes (`unwatch`), and undoes that when it is slow or waits for
-    messages (`watch`). The I/O thread undoes it if nobody looked for as long as a settlement waits: a timer wakes it.
+    A thread that reads has the I/O thread not woken by what comes (`unwatch`), and undoes that when it is slow or waits
+    for messages (`watch`). The I/O thread undoes it if no thread looked for as long as a settlement waits: a timer
+    wakes it.
 
     `lend`, `take_back` and the methods with a descriptor are for the I/O thread, the rest is safe from any thread.
-    O(1), and O(messages) for those read. Who ends the intake calls `withdraw` first: a fast handler would have one
-    window after the other, and settle it, before the I/O thread has the GIL to cancel its consumers.
+    O(1), and O(messages) for those read. A thread that ends the intake calls `withdraw` first: a fast handler would
+    have one window after the other, and settle it, before the I/O thread has the GIL to cancel its consumers.
 
     Source: Schmidt, O'Ryan, Pyarali, Kircher and Buschmann, "Leader/Followers: A Design Pattern for Efficient
     Multi-threaded Event Demultiplexing and Dispatching".
@@ -1336,7 +1338,7 @@ cdef class LentConnection:
         Have the connection again, and do what was left to the I/O thread.
         """
         cdef list later = []
-        self.usable = self.readable = False  # from now on nobody else borrows it
+        self.usable = self.readable = False  # from now on no other thread borrows it
         if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
             with nogil:
                 PyThread_acquire_lock(self.lock, WAIT_LOCK)

@@ -124,7 +124,8 @@ cdef class MessageSource:
         """prepare($self, settlements, measures)
         --
 
-        Say who is told of settlements, and whether `account` is to be called for each message that was handled.
+        Say which object is told of settlements, and whether `account` is to be called for each message that was
+        handled.
         """
         self.settlements = settlements
         self.measures = measures
@@ -258,7 +259,7 @@ cdef class MessageSource:
         return 0
 
     cdef list take_more(self, object lane, list found, Py_ssize_t limit):
-        """Add messages of a lane; the end of deliveries is for who has none."""
+        """Add messages of a lane; raise ShutDown only if there are none."""
         cdef Message message
         try:
             if self.shedding is None and not (<FairQueue?> lane).limits.on:
@@ -309,7 +310,7 @@ cdef class MessageSource:
         """living($self, lane, messages)
         --
 
-        Those messages of a lane that came on a living channel: a list. For the others nobody is charged.
+        Those messages of a lane that came on a living channel: a list. For the others no slot is charged.
         """
         cdef Message message
         cdef list found = [], gone = []
@@ -330,7 +331,7 @@ cdef class MessageSource:
         return False
 
     cdef bint is_returned(self, object lane, Message message) except -1:
-        """Whether a message waited too long; one that this fails with is requeued: nobody else has it."""
+        """Whether a message waited too long; one that this fails with is requeued: no other code has it."""
         try:
             return self.shedding.returns(lane, message.slot, message)
         except BaseException:

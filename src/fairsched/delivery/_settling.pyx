@@ -123,7 +123,7 @@ def settle_all_failed(list messages not None, int verdict):
 
 
 cdef Py_ssize_t settle_some(list messages, int verdict, int reason) except -1:
-    cdef list chosen = messages[:]  # a channel of somebody's own may change the caller's
+    cdef list chosen = messages[:]  # a channel of another class may change the caller's
     cdef Settlements due = None
     cdef Message message
     cdef ChannelDeliveries channel

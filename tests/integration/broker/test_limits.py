@@ -78,9 +78,9 @@ def test_a_message_that_expired_unsettled_goes_when_it_is_next(
 ) -> None:
     queue, witness = (channel.declare(name(), dead_to(graveyard)) for _ in range(2))
     channel.published(b"first", routing_key=queue)
-    channel.published(b"brief", routing_key=queue, expiration="10")
+    channel.published(b"brief", routing_key=queue, expiration="300")
     held = [channel.get(queue, no_ack=False) for _ in range(2)]
-    channel.published(b"witness", routing_key=witness, expiration="10")
+    channel.published(b"witness", routing_key=witness, expiration="300")
     eventually(lambda: channel.ready(graveyard) == 1)
     channel.nack(held[1].tag, multiple=True)
     channel.round_trip()

@@ -94,7 +94,7 @@ cdef inline void connection_retain(Connection* c) noexcept nogil:
     c.references.fetch_add(1)
 
 cdef inline void connection_release(Connection* c) noexcept nogil:
-    """Let go; who does so last, when it has closed, has its remains disposed of."""
+    """Let go; the last one to do so, when it has closed, has its remains disposed of."""
     if c.references.fetch_sub(1) == 1:
         connection_clear(c)
 
@@ -107,7 +107,7 @@ cdef inline void target_forget(Target* t) noexcept nogil:
 # -- the connection's thread ------------------------------------------------------------------------------------------
 
 cdef inline void connection_sweep(Connection* c, bint all) noexcept nogil:
-    """Dispose of closed targets and sessions that nobody knows any more; of all, when nobody can."""
+    """Dispose of closed targets and sessions that are not referred to any more; of all, when none can be."""
     cdef Target** link = &c.closed_targets
     cdef Session** session_link = &c.closed_sessions
     cdef Target* t
@@ -130,7 +130,7 @@ cdef inline void connection_sweep(Connection* c, bint all) noexcept nogil:
 cdef inline void connection_clear(Connection* c) noexcept nogil:
     """Run the tasks that came too late, and dispose of all that is closed, then of the connection.
 
-    It has closed, or was never notified, and nobody knows it any more.
+    It has closed, or was never notified, and it is not referred to any more.
     """
     while connection_task(c):
         pass

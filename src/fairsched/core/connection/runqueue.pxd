@@ -3,7 +3,7 @@
 A queue, first in, first out, with threads that sleep when it is empty. If the host has a poll function (for sockets),
 one idle thread leads: it sleeps in that function instead, and is interrupted when work comes and no other thread
 sleeps. When all are busy, every POLL_EVERY-th look for work polls first, without waiting: a busy pool stays open to
-those who were idle. Source: leader/followers, as in Qpid Broker-J's selector.
+the threads that were idle. Source: leader/followers, as in Qpid Broker-J's selector.
 
 No item is lost, and none waits while a thread sleeps. All fields are under the mutex, so there is an order of all
 pushes and looks. A push that comes before a look is found by it. A push that comes after a thread's look, when it
@@ -102,7 +102,7 @@ cdef extern from *:
             leading = interrupted = false;
         }
 
-        // Whether the caller, who could go on with an item, is to push it and look instead.
+        // Whether the caller, which could go on with an item, is to push it and look instead.
         bool wanted() {
             std::lock_guard<std::mutex> lock(mutex);
             return first != nullptr || stopping || (poll != nullptr && !leading && ++looks >= POLL_EVERY);

@@ -9,7 +9,7 @@ if SCHEDULED was clear, it puts the connection into the run queue. The thread cl
 everything; when it finds no more, it gives SCHEDULED up in one step that fails if CHANGED is set (H3), and then makes
 another pass.
   One thread at a time: SCHEDULED goes from 0 to 1 in H1 only, so one notifier pushes, and no other until H3. From the
-push on, one thread at a time has the connection: who pops it, until H3, or until it pushes it again.
+push on, one thread at a time has the connection: the one that pops it, until H3, or until it pushes it again.
   No wake-up is lost: these are seq_cst steps on one word, so they have an order. If H1 comes before the H2 of some
 pass, then that pass looks after the work was visible. If it comes after the last H2 and before H3, then H3 finds
 CHANGED and fails: there is another H2. If it comes after H3, it finds SCHEDULED clear, and pushes. A notifier that
@@ -17,7 +17,7 @@ finds CHANGED set (H0) and does nothing is in the first case, as only H2 clears 
 before it must be more than a release store, which may become visible after it.
   The own fields of chain.pxd pass from thread to thread: H3 is before the H1 that finds SCHEDULED clear, and that is
 before the pop, by the mutex of the run queue, as a push by the thread itself is.
-Without either half, or with that store, tests/model finds the schedule in which a message waits and nobody comes.
+Without either half, or with that store, tests/model finds the schedule in which a message waits and no thread comes.
 
 Synchronization: any thread, any function; init and clear: externally excluded. Complexity: O(1) beside the pass.
 """

@@ -2,7 +2,7 @@
 
 Source: Qpid Broker-J's AbstractConsumerTarget. Desired means that nothing hinders: the flow is on, the transport takes
 more, there is credit. Only a change is told to the queues, and first the flag is changed (a queue that is told, and
-looks who else could take what the target leaves, must not find it willing still; that was a stall upstream).
+looks which others could take what the target leaves, must not find it willing still; that was a stall upstream).
   In turn: the cursor stays where the last message came from, so queues that all have messages are served one message
 each, q1, q2, …, qk, q1, …. A call tries every consumer at most once, from the cursor on.
 
@@ -21,7 +21,7 @@ from fairsched.core.connection.workset cimport workitem_init
 from fairsched.core.memory cimport array_reserve
 
 cdef inline void target_init(Target* t, Session* session, const TargetActions* actions, void* context) noexcept nogil:
-    """A target that nobody knows yet; target_start lets it be desired."""
+    """A target without references yet; target_start lets it be desired."""
     workitem_init(&t.item)
     t.session = session
     t.actions = actions
@@ -137,7 +137,7 @@ cdef inline void target_close(Target* t) noexcept nogil:
     connection.closed_targets = t
 
 cdef inline void target_dispose(Target* t) noexcept nogil:
-    """Let go of a closed target that nobody knows: it is the caller's memory again."""
+    """Let go of a closed target without references: it is the caller's memory again."""
     t.session.target_count -= 1
     free(t.consumers)
     t.consumers = NULL

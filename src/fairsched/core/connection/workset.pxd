@@ -11,11 +11,11 @@ the flag before it looks at the work. All four steps are in one order: if the ad
 cleared after that, and the look came later still.
   An adder that is held up between its two steps (W1, W2) hides its item and all behind it: `take` finds nothing then,
 though others were told that theirs were added. So a taker that found nothing relies on what every adder does next:
-whoever added an item tells the owner of the set, after adding it, that the set has work. That adder does so, too.
+the thread that added an item tells the owner of the set, after adding, that the set has work. That adder does so too.
 
   synchronization     add   take   init     X: needs external exclusion
   add                  -     -      X       `tail`, `next`, `scheduled`: by all, atomically
-  take, ready          -     X      X       `head`: of the taker; who is that passes on with the owner's run
+  take, ready          -     X      X       `head`: of the taker; which thread that is passes on with the owner's run
 Progress: nothing waits. Complexity: O(1). Memory: 16 bytes an item; the item belongs to the caller, and stays where it
 is while its flag is set.
 """

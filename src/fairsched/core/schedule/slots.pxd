@@ -222,8 +222,8 @@ cdef inline void slots_report_idle(SlotTable* t, uint32_t index) noexcept nogil:
 cdef inline uint32_t slots_take_idle(SlotTable* t) noexcept nogil:
     """Take one of the slots that were reported and are idle at this moment, or NO_SLOT.
 
-    A report may be late: its slot may have messages again, or be another's. So whoever takes one forgets it at once, or
-    leaves it; nothing may come between.
+    A report may be late: its slot may have messages again, or be another's. So the thread that takes one forgets it at
+    once, or leaves it; nothing may come between.
     """
     cdef uint32_t index
     while t.idle_count:
