@@ -304,6 +304,8 @@ cdef class Dwrr(NamedSlots):
             Lengths differ, or a cost is not a positive integer.
         OverflowError
             A token or a cost is out of range.
+        RuntimeError
+            The hash or the equality of a name removed a slot meanwhile.
 
         Notes
         -----

@@ -49,7 +49,10 @@ class World:
         self.lists.append(names)
         given: Any = names if form == "names" else walked(names)
         done, _ = self.history.attempt(
-            lambda: self.engine.push_many(given, tokens, [1 + token % 3 for token in tokens]), KeyError, ValueError
+            lambda: self.engine.push_many(given, tokens, [1 + token % 3 for token in tokens]),
+            KeyError,
+            ValueError,
+            RuntimeError,
         )
         self.lists.pop()
         if done:
