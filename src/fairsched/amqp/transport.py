@@ -194,7 +194,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
 
     @property
     def incomplete(self) -> bytes:
-        """What was read and is no whole frame yet; with it begins what is read next."""
+        """Octets that were read and are no whole frame yet; the next read continues them."""
         return self._frame_buffer
 
     @incomplete.setter

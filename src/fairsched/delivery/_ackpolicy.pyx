@@ -37,7 +37,7 @@ cdef class AckPolicy:
 
     @property
     def period(self):
-        """How often it is looked whether something is settled and not sent, in seconds."""
+        """Seconds between two looks whether something is settled and not sent."""
         return self.state.period
 
     @property

@@ -1,4 +1,4 @@
-"""When settlements are sent: the arithmetic, by the prefetch windows of a whole connection and by time.
+"""Arithmetic of when settlements are sent, by the prefetch windows of a whole connection and by time.
 
 It does not go by the window of a single queue, which may be one message if there are hundreds of queues. Settlements
 leave as soon as one of these is true:
