@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from fairsched.amqp.connection import Connection
@@ -30,7 +31,7 @@ class ConnectionEvents:
         return False
 
 
-class ConnectionThread:
+class ConnectionThread(ABC):
     """Runs pika in a thread of its own, and keeps a connection.
 
     Parameters
@@ -159,6 +160,7 @@ class ConnectionThread:
 
     # What a kind of client does its own way ----------------------------------------------------------------------
 
+    @abstractmethod
     def _look(self) -> None:
         """Do what is to be done once a second."""
 
@@ -166,24 +168,24 @@ class ConnectionThread:
         """Close the connection in good order, which may take so many seconds."""
         self._connection.close()
 
+    @abstractmethod
     def _finish(self, failure: BaseException | None) -> None:
         """Tell the owner how the thread ends; the socket is closed."""
-        raise NotImplementedError
 
-    def _after_end(self) -> None:
+    def _after_end(self) -> None:  # noqa: B027  # a client may have nothing left to do
         """Do what is left when `ended` is true."""
 
+    @abstractmethod
     def _on_late(self, waited: float) -> None:
         """Log that the broker has not confirmed the close for so many seconds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _on_connected(self, transport: Transport, again: bool) -> None:
         """Take a new connection; `again` if it is not the first."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _on_disconnected(self, error: BaseException) -> None:
         """Note that the connection is gone."""
-        raise NotImplementedError
 
-    def _on_blocked(self, reason: str | None) -> None:
+    def _on_blocked(self, reason: str | None) -> None:  # noqa: B027  # it matters to publishers only
         """Note that the broker takes no messages for now, and why; or does again: None."""

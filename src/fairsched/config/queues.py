@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.parameters import check_parameters
 from fairsched.config.retry import Retry
 from fairsched.config.weights import check_weight
 from fairsched.delivery.handlers import check_plain
@@ -284,7 +285,5 @@ def _named(name: Any, value: Any) -> Queue:
     if not isinstance(value, Mapping):
         return Queue(name, weight=value)
     known = [option.name for option in fields(Queue) if option.name != "name"]
-    unknown = next((key for key in value if key not in known), None)
-    if unknown is not None:
-        raise ConfigurationError(f"unknown {unknown!r} of queue {name!r}; there are {', '.join(known)}")
+    check_parameters("queue", name, value, known)
     return Queue(name, **value)

@@ -6,9 +6,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, Literal
 
-from fairsched.config.weights import check_weight
+from fairsched.config.parameters import check_parameters
+from fairsched.config.weights import check_weight, is_weight
 from fairsched.errors import ConfigurationError
-from fairsched.scheduling.bands import DEFAULT_BAND, LAST_BAND
+from fairsched.scheduling.bands import DEFAULT_BAND, LAST_BAND, is_band
 from fairsched.scheduling.limit import Limit
 
 __all__ = ["OTHERS", "Tenant", "as_tenants", "weights_of"]
@@ -53,11 +54,11 @@ class Tenant:
 
     def __post_init__(self) -> None:
         weight, limit, band = self.weight, self.limit, self.band
-        if weight is not None and not (_is_whole(weight) and weight >= 1):
+        if weight is not None and not is_weight(weight):
             raise ConfigurationError(f"weight of a tenant must be a whole number of at least 1, got {weight!r}")
         if limit is not None and limit is not False and not isinstance(limit, Limit):
             raise ConfigurationError(f"limit of a tenant must be a fairsched.Limit or False, got {limit!r}")
-        if band is not None and not (_is_whole(band) and 0 <= band <= LAST_BAND):
+        if band is not None and not is_band(band):
             raise ConfigurationError(
                 f"band of a tenant must be a whole number from 0 (served first) to {LAST_BAND}, got {band!r}"
             )
@@ -115,14 +116,8 @@ def _tenant(name: Any, value: Any) -> Tenant:
         check_weight(name, value)
         return Tenant(weight=value)
     known = [option.name for option in fields(Tenant)]
-    unknown = next((key for key in value if key not in known), None)
-    if unknown is not None:
-        raise ConfigurationError(f"unknown {unknown!r} of tenant {name!r}; there are {', '.join(known)}")
+    check_parameters("tenant", name, value, known)
     try:
         return Tenant(**value)
     except ConfigurationError as error:
         raise ConfigurationError(f"tenant {name!r}: {error}") from None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -13,6 +13,7 @@ from fairsched._core import checked_timeout
 from fairsched.config.durations import RULE as DURATION
 from fairsched.config.durations import parse_duration
 from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.parameters import check_parameters
 from fairsched.config.pools import Pool, as_pools
 from fairsched.config.queues import Queue
 from fairsched.config.retry import Retry
@@ -368,11 +369,7 @@ def _parameters(
     what: str, name: str, given: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]]
 ) -> FrozenMapping[str, Any]:
     """Read the table of a queue or tenant."""
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        raise ConfigurationError(
-            f"unknown {unknown[0]!r} of {what} {name!r}; there are {', '.join(known)}" + quoting(name, given)
-        )
+    check_parameters(what, name, given, known, quoting(name, given))
     table = {}
     for key, value in given.items():
         try:

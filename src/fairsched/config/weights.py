@@ -11,9 +11,14 @@ from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
 
 
+def is_weight(value: object) -> bool:
+    """Return whether a value is a positive whole number."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def check_weight(name: object, weight: object) -> None:
     """Raise ConfigurationError if a weight is not a positive whole number."""
-    if not isinstance(weight, int) or isinstance(weight, bool) or weight <= 0:
+    if not is_weight(weight):
         raise ConfigurationError(f"weight of {name!r} must be a whole number of at least 1, got {weight!r}")
 
 

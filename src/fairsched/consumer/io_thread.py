@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fairsched.amqp import lending
@@ -110,9 +110,9 @@ class IOThread(ConnectionThread):
         self.acks = AckPolicy(sum(settings.windows.values()))
         self.measurements = Measurements()
         self.channels = channels = ConsumerChannels(settings)
-        self._flush_timer = FlushTimer(self._loop, self.acks, self._each_channel, self._send)
-        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, self._each_channel)
-        self._window_control = WindowControl(self._loop, settings, self.measurements, self._each_channel, owner.service)
+        self._flush_timer = FlushTimer(self._loop, self.acks, channels.__iter__, self._send)
+        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, channels.__iter__)
+        self._window_control = WindowControl(self._loop, settings, self.measurements, channels.__iter__, owner.service)
         self._intake = Intake(
             lanes, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
             defer=self._on_first_delivery,
@@ -131,7 +131,7 @@ class IOThread(ConnectionThread):
         self._flushed = Flag()
         #: What is declared on each connection before anything is consumed.
         self._declared = [*wanted_queues(settings.queues), *first_declarations(settings.retries)]
-        self._startup = Startup(self._loop, self._each_channel, self._begin)
+        self._startup = Startup(self._loop, channels.__iter__, self._begin)
         self._stopping = self._intake_closed = self._closing = False
         #: Channels whose settlements are sent, and whose broker has not answered since.
         self._awaiting: set[ConsumerChannel] = set()
@@ -254,9 +254,6 @@ class IOThread(ConnectionThread):
 
     def _look(self) -> None:
         self.turned = time.monotonic()
-
-    def _each_channel(self) -> Iterator[ConsumerChannel]:
-        return iter(self.channels)
 
     def _flush(self) -> None:
         """Send what is settled, because that was asked for."""
