@@ -55,6 +55,8 @@ def compiler_flags() -> tuple[list[str], list[str], list[tuple[str, str]]]:
     if sys.platform == "linux":
         # Otherwise gcc stops inlining when a module has grown by 40 %: a large one, before it comes to inner loops.
         compile_args.append("--param=inline-unit-growth=200")
+    # Distributions' Python refuses formats that are no literals: refuse them with every Python.
+    compile_args += ["-Wformat", "-Werror=format-security"]
     # Cython writes conversions of structs to Python objects that nobody asks for.
     compile_args.append("-Wno-unused-function")
     # A wheel has no use for the names of its static functions, a twentieth of it; a profiler of a build in place has.

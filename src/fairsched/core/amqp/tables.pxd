@@ -284,7 +284,7 @@ cdef inline void field_value_describe(Bytes* out, const Field* f) noexcept nogil
     elif family == FAMILY_REAL:
         length = real_write(digits, sizeof(digits), field_real(f))
     elif family == FAMILY_BOOL:
-        length = snprintf(digits, sizeof(digits), "true" if f.value.data[0] else "false")
+        length = snprintf(digits, sizeof(digits), "%s", <const char*> ("true" if f.value.data[0] else "false"))
     elif family == FAMILY_VOID:
         length = snprintf(digits, sizeof(digits), "undefined")
     else:
