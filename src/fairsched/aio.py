@@ -51,7 +51,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
     ----------
     url, queues, **options
         As for `fairsched.Consumer`; `workers` is the number of handlers that `run` awaits at a time, or pools of them;
-        with an `ordering_key` each worker has its own lane.
+        with an `ordering_key` each worker has a queue of its own.
 
     Raises
     ------
@@ -171,7 +171,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         Raises
         ------
         ConfigurationError
-            If the consumer has lanes, which only `run` serves: an `ordering_key` and more than one worker.
+            If the consumer has worker queues, which only `run` serves: an `ordering_key` and more than one worker.
         ShutDown
             If the consumer was stopped and no message is buffered.
         FairschedError
@@ -184,7 +184,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         O(1). Cancelling the call loses no message.
         """
         self._check_usable()
-        return await self._next(self._client.lanes.only())
+        return await self._next(self._client.worker_queues.only())
 
     def _check_usable(self) -> None:
         if self._loop is None:
@@ -193,11 +193,11 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         self._client.check_open()
         check_loop(self._loop, "an aio.Consumer")
 
-    async def _next(self, lane: FairQueue, priority: int = 0) -> Message:
-        """Return the next message of a lane, waiting for it."""
+    async def _next(self, worker_queue: FairQueue, priority: int = 0) -> Message:
+        """Return the next message of a worker queue, waiting for it."""
         try:
-            message = self._client.try_get(lane, priority)
-            return message if message is not None else await self._wait_one(lane, priority)
+            message = self._client.try_get(worker_queue, priority)
+            return message if message is not None else await self._wait_one(worker_queue, priority)
         except ShutDown:
             self._raise_problem()
             raise
@@ -207,25 +207,25 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         if self._client.error is not None:
             raise self._client.error from None
 
-    async def _wait_one(self, lane: FairQueue, priority: int = 0) -> Message:
+    async def _wait_one(self, worker_queue: FairQueue, priority: int = 0) -> Message:
         """Wait as `_wait` does, for a message."""
-        return await self._wait(lane, priority, lambda: self._client.try_get(lane, priority))
+        return await self._wait(worker_queue, priority, lambda: self._client.try_get(worker_queue, priority))
 
-    async def _wait(self, lane: FairQueue, priority: int, take: Callable[[], _Taken | None]) -> _Taken:
-        """Wait among a lane's getters, which a put wakes one by one; the thread that puts notifies the loop.
+    async def _wait(self, worker_queue: FairQueue, priority: int, take: Callable[[], _Taken | None]) -> _Taken:
+        """Wait among a worker queue's getters, which a put wakes one by one; the thread that puts notifies the loop.
 
         Returns the first that `take` finds.
         """
         settlements = self._client.settlements
         turn = asyncio.Event()
-        waiter = lane.call_when_ready(lambda: self._call(turn.set), priority=priority)
+        waiter = worker_queue.call_when_ready(lambda: self._call(turn.set), priority=priority)
         try:
             while True:
                 # The broker may be waiting too, for what is settled but not sent.
                 settlements.send()
                 # Messages may be here while the turn is another queue's, which is waited for, but not for ever.
                 with settlements.lent, contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(turn.wait(), lane.anticipated())
+                    await asyncio.wait_for(turn.wait(), worker_queue.anticipated())
                 turn.clear()
                 found = take()
                 if found:
@@ -238,13 +238,13 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         """Yield messages in fair order until `stop`; the caller settles each, or uses it in a ``with``."""
         self._check_usable()
         client, turn = self._client, _Turn(self._client)
-        lane, take = client.lanes.only(), client.try_get
+        worker_queue, take = client.worker_queues.only(), client.try_get
         while True:
             try:
                 # Most messages are here already: a coroutine for each would cost a third more.
-                message = take(lane)
+                message = take(worker_queue)
                 if message is None:
-                    message = await self._wait_one(lane)
+                    message = await self._wait_one(worker_queue)
             except ShutDown:
                 self._raise_problem()
                 return
@@ -257,14 +257,14 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
 
     def _each_batch(self, make: MakeBatches, size: int, wait: float) -> AsyncIterator[Any]:
         self._check_usable()
-        return self._batches(make, self._client.lanes.only(), size, wait)
+        return self._batches(make, self._client.worker_queues.only(), size, wait)
 
-    async def _batches(self, make: MakeBatches, lane: FairQueue, size: int, wait: float) -> AsyncIterator[Any]:
+    async def _batches(self, make: MakeBatches, worker_queue: FairQueue, size: int, wait: float) -> AsyncIterator[Any]:
         client = self._client
-        handled = partial(client.handled_many, lane)
+        handled = partial(client.handled_many, worker_queue)
         while True:
             try:
-                messages = await self._next_many(lane, size, wait)
+                messages = await self._next_many(worker_queue, size, wait)
             except ShutDown:
                 self._raise_problem()
                 return
@@ -274,24 +274,24 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
                         yield batch
             await asyncio.sleep(0)
 
-    async def _next_many(self, lane: FairQueue, size: int, wait: float) -> list[Message]:
+    async def _next_many(self, worker_queue: FairQueue, size: int, wait: float) -> list[Message]:
         """Return the messages of a batch, waiting for the first, and for `wait` seconds for more."""
         client = self._client
-        with PendingBatch(client, lane, size, wait) as pending:
-            pending.add(client.try_get_many(lane, size) or await self._wait_many(lane, size))
+        with PendingBatch(client, worker_queue, size, wait) as pending:
+            pending.add(client.try_get_many(worker_queue, size) or await self._wait_many(worker_queue, size))
             try:
                 while missing := pending.missing():
-                    pending.add(await self._wait_many(lane, missing, pending.left()))
+                    pending.add(await self._wait_many(worker_queue, missing, pending.left()))
             except ShutDown:
                 if client.returning:
                     raise
             return pending.messages()
 
-    async def _wait_many(self, lane: FairQueue, limit: int, seconds: float | None = None) -> list[Message]:
+    async def _wait_many(self, worker_queue: FairQueue, limit: int, seconds: float | None = None) -> list[Message]:
         """Wait as `_wait` does, for up to `limit` messages; an empty list when the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                return await self._wait(lane, 0, lambda: self._client.try_get_many(lane, limit))
+                return await self._wait(worker_queue, 0, lambda: self._client.try_get_many(worker_queue, limit))
         return []
 
     async def run(self, handler: Callable[[Message], object]) -> None:
@@ -338,7 +338,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         ]
         hands = [_Hand() for _ in priorities]
         tasks = [
-            asyncio.ensure_future(self._work(call, client.lanes.of_worker(number), priority, hands[number]))
+            asyncio.ensure_future(self._work(call, client.worker_queues.of_worker(number), priority, hands[number]))
             for number, (call, priority) in enumerate(zip(calls, priorities, strict=True))
         ]
         work = asyncio.gather(*tasks)
@@ -392,15 +392,15 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
             await asyncio.wait_for(self._left.wait(), self._client.remaining())
 
     async def _work(
-        self, handler: Callable[[Message], Awaitable[object]], lane: FairQueue, priority: int, hand: _Hand
+        self, handler: Callable[[Message], Awaitable[object]], worker_queue: FairQueue, priority: int, hand: _Hand
     ) -> None:
         client, turn = self._client, _Turn(self._client)
         take, handled, clock = client.try_get, client.handled, time.perf_counter_ns
         while not hand.ended:  # a handler may survive its cancellation
             try:
-                message = take(lane, priority)
+                message = take(worker_queue, priority)
                 if message is None:
-                    message = await self._wait_one(lane, priority)
+                    message = await self._wait_one(worker_queue, priority)
             except ShutDown:
                 self._raise_problem()
                 return
@@ -409,7 +409,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
             await call_async(handler, message)
             hand.message = None
             end = clock()
-            handled(lane, message, end - begin)
+            handled(worker_queue, message, end - begin)
             if turn.is_over(end):
                 await turn.next()
 

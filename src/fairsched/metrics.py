@@ -252,7 +252,7 @@ class _Memory:
         client = self.client()
         if client is None or len(self._tenants) >= self._most:
             return
-        slots = client.lanes.stats()
+        slots = client.worker_queues.stats()
         named = client.settings.quanta
         known = set(self._tenants.values())
         fresh = [(tenant not in named, -slot.served - slot.queued, tenant) for tenant, slot in slots.items()]
@@ -291,7 +291,7 @@ class _Memory:
 
     def add_limits(self, client: Client, families: Mapping[str, Any]) -> None:
         """Add the figures of limits; messages of tenants without a label count together."""
-        limits = client.lanes.limits()
+        limits = client.worker_queues.limits()
         if not limits:
             return
         families["fairsched_limits_reached"].add_metric((), sum(one.withheld > 0 for one in limits.values()))

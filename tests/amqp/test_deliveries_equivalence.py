@@ -109,8 +109,8 @@ class Recorded(Transport):
         counters, policy = Counters(), AckPolicy(10)
         #: Queues each delivery when it comes, not at the end of a read, so that what happens has one order.
         self._intake = Intake(self, counters, policy, key=self.KEY, cost=ConstantCost(), defer=self._drain)
-        self._lane = FairQueue(default_quantum=1)
-        self._lent = LentConnection(self._intake, self._lane, lambda: None)
+        self._worker_queue = FairQueue(default_quantum=1)
+        self._lent = LentConnection(self._intake, self._worker_queue, lambda: None)
         self._settlements = Settlements(counters, policy, self._lent, lambda: None)
         self.stream = Stream()
         super().__init__(
@@ -160,7 +160,7 @@ class Recorded(Transport):
         self._intake.drain()
 
     def put_many(self, _slots: object, messages: list[Message], _costs: object) -> list[Message]:
-        """Take what a `Lanes` takes."""
+        """Take what a `WorkerQueues` takes."""
         self.record(messages)
         return []
 
@@ -225,7 +225,7 @@ class Lent(Recorded):
             self._lent.lend(self.flowing, self.whole)
             try:
                 for _ in range(2):  # only a thread that looked just now reads
-                    while (found := self._source.try_get(self._lane)) is not None:
+                    while (found := self._source.try_get(self._worker_queue)) is not None:
                         self.record([found])
             finally:
                 self._lent.take_back()

@@ -45,7 +45,7 @@ def more(source: LentSource, channel: int = 1) -> bytes:
 
 
 def take(source: LentSource) -> Message:
-    message = source.get(source.lane, SOON)
+    message = source.get(source.worker_queue, SOON)
     assert message is not None
     return message
 
@@ -99,7 +99,7 @@ def test_messages_keep_what_was_read_and_a_small_read_is_no_longer_than_it_was()
         while len(found) < len(bodies):
             theirs.sendall(b"".join(more(source) for _ in range(chance.choice((1, 20, 70)))))
             while len(found) < source.broker.tags[1]:
-                found += source.get_many(source.lane, 50, SOON)
+                found += source.get_many(source.worker_queue, 50, SOON)
         assert max(map(octets_kept, found)) == 1 << 16
         assert [(message.body, message.routing_key) for message in found] == [(body, "key") for body in bodies]
         assert all(message.body is message.body and message.raw_properties.endswith(b"\0\0") for message in found)
@@ -116,8 +116,8 @@ def test_what_one_read_brings_goes_each_to_its_own_queue() -> None:
                 left = Counter(f"0.{number}" for number in numbers)
                 for _ in numbers:
                     left[take(source).queue] -= 1
-                    reach(lambda left=left: source.lane.qsize() == left.total())
-                    assert {name: source.lane.backlog(name) for name in left} == dict(left)
+                    reach(lambda left=left: source.worker_queue.qsize() == left.total())
+                    assert {name: source.worker_queue.backlog(name) for name in left} == dict(left)
 
 
 def test_pikas_counters_count_what_others_read() -> None:
@@ -170,7 +170,7 @@ def test_any_thread_reads_the_same_messages_in_the_same_order(channels: int, see
                 theirs.sendall(data[at : at + size])
                 at += size
                 while chance.random() < 0.5:
-                    found += source.try_get_many(source.lane, chance.choice((1, 2, 20)))
+                    found += source.try_get_many(source.worker_queue, chance.choice((1, 2, 20)))
             while len(found) < sum(source.broker.tags.values()):
                 found.append(take(source))
         reach(lambda: len(source.wire.others) == len(expected))
@@ -191,13 +191,13 @@ def test_what_is_here_of_the_only_queue_is_handed_out_before_more_is_read() -> N
         while late < early + 5:
             assert time.monotonic() < deadline, f"{late} times it was left, {early} times it was not"
             theirs.sendall(b"".join(more(source) for _ in range(60)))
-            found += source.get_many(source.lane, 10, SOON)
-            here = source.lane.qsize()
+            found += source.get_many(source.worker_queue, 10, SOON)
+            here = source.worker_queue.qsize()
             theirs.sendall(more(source))
             for _ in range(8):
-                found += source.try_get_many(source.lane, 5)
-            left = here - source.lane.qsize()
-            last = source.try_get_many(source.lane, 100)
+                found += source.try_get_many(source.worker_queue, 5)
+            left = here - source.worker_queue.qsize()
+            last = source.try_get_many(source.worker_queue, 100)
             found += last
             if here == 50 and left < 40:
                 early += 1
@@ -239,7 +239,7 @@ def test_what_is_broken_loses_the_connection(broken: bytes) -> None:
         source.lost = lambda: lost.append(True)
         borrow(source, theirs)
         theirs.sendall(broken)
-        reach(lambda: source.get(source.lane, 0.001) or lost)
+        reach(lambda: source.get(source.worker_queue, 0.001) or lost)
         assert source.lent.fd == -1
 
 

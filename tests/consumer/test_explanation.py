@@ -163,15 +163,15 @@ def test_a_name_that_is_equal_to_a_queue() -> None:
     assert Consumer(NOWHERE, ["gold"], key="header:tenant").explain(Name.GOLD).kind == "queue"
 
 
-def test_lanes(url: str) -> None:
-    fill(url, {"lanes": 0})
+def test_worker_queues(url: str) -> None:
+    fill(url, {"worker_queues": 0})
     with Publisher(url) as publisher:
         for number in range(40):
-            publisher.publish(b"", "lanes", headers={"account": number})
-    consumer = Consumer(url, ["lanes"], ordering_key="header:account", workers=4, prefetch=50)
+            publisher.publish(b"", "worker_queues", headers={"account": number})
+    consumer = Consumer(url, ["worker_queues"], ordering_key="header:account", workers=4, prefetch=50)
     with consumer:
         eventually(lambda: consumer.stats()["received"] == 40)
-        found = consumer.explain("lanes")
+        found = consumer.explain("worker_queues")
         assert (found.buffered, found.rank, found.others, found.workers) == (40, 0, 0, 4)
 
 

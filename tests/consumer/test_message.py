@@ -95,7 +95,7 @@ def test_raw_method_and_properties_are_decoded_on_demand() -> None:
 def test_a_body_may_be_replaced_before_and_after_it_was_read() -> None:
     source = Source([b"first", b"second", b""])
     source.deliver()
-    first, second, third = source.try_get_many(source.lane, 3)
+    first, second, third = source.try_get_many(source.worker_queue, 3)
     assert (second.body, third.body) == (b"second", b"")
     for message in (first, second, third):
         message.body = b"other"
@@ -238,7 +238,7 @@ def read_of(source: Source, messages: int) -> list[Message]:
     position, _, _ = give_deliveries(buffer, 0, FRAME_MAX - 8, source.sinks, {})
     assert position == len(buffer)
     source.intake.drain()
-    return source.try_get_many(source.lane, messages)
+    return source.try_get_many(source.worker_queue, messages)
 
 
 def test_messages_that_are_kept_keep_few_of_their_reads() -> None:
@@ -286,7 +286,9 @@ def test_a_read_that_is_queued_in_two_parts_is_kept_once() -> None:
         give_deliveries(delivery(9, 1, b"").join(parts), 0, FRAME_MAX - 8, source.sinks, {})
         source.intake.drain()
         del parts
-        assert {octets_kept(message) > each * 1000 for message in source.try_get_many(source.lane, each)} == {True}
+        assert {octets_kept(message) > each * 1000 for message in source.try_get_many(source.worker_queue, each)} == {
+            True
+        }
 
 
 def test_reads_are_shared_again_when_no_message_keeps_them() -> None:

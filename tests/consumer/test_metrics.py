@@ -169,13 +169,13 @@ def test_labels_are_bounded_whatever_tenants_are_called(tenants: list[Any], most
     consumer = Consumer("amqp://127.0.0.1:9", ["q"], key=lambda message: None)
     registry = registered(consumer, tenants=most)
     for round_number in range(2):
-        lane = consumer._client.lanes.only()
+        worker_queue = consumer._client.worker_queues.only()
         for tenant in tenants[round_number::2]:
-            lane.put(tenant, object())
+            worker_queue.put(tenant, object())
         samples = scrape(registry)
         found = of(samples, "fairsched_buffered_messages")
         assert len(found) <= most + 1
-        assert sum(found.values()) == lane.qsize()
+        assert sum(found.values()) == worker_queue.qsize()
         assert found.keys() - {"other"} <= {text(tenant) for tenant in tenants}
         if len({text(tenant) for tenant in tenants[::2]} - {"other"}) >= most:
             assert len(found) == most + 1
@@ -184,12 +184,12 @@ def test_labels_are_bounded_whatever_tenants_are_called(tenants: list[Any], most
 def test_a_cost_that_is_corrected_does_not_count_backwards() -> None:
     consumer = Consumer("amqp://127.0.0.1:9", ["q"], cost="bytes")
     registry = registered(consumer)
-    lane = consumer._client.lanes.only()
-    lane.put("q", object(), cost=100)
-    lane.get()
+    worker_queue = consumer._client.worker_queues.only()
+    worker_queue.put("q", object(), cost=100)
+    worker_queue.get()
     assert of(scrape(registry), "fairsched_served_cost_total") == {"q": 100}
-    lane.settle("q", -60)
-    assert lane.stats()["q"].work == 40
+    worker_queue.settle("q", -60)
+    assert worker_queue.stats()["q"].work == 40
     assert of(scrape(registry), "fairsched_served_cost_total") == {"q": 100}
 
 
@@ -393,9 +393,9 @@ class Nameless:
 
 def test_tenants_that_cannot_be_labels() -> None:
     consumer = Consumer("amqp://127.0.0.1:9", ["q"], key=lambda message: None)
-    lane = consumer._client.lanes.only()
+    worker_queue = consumer._client.worker_queues.only()
     for tenant in (Nameless(), "x" * (LONGEST_NAME + 1), "other", 1, "1", "\ud800", ""):
-        lane.put(tenant, object())
+        worker_queue.put(tenant, object())
     found = of(scrape(registered(consumer)), "fairsched_buffered_messages")
     assert found == {"1": 1, "\\ud800": 1, "": 1, "other": 4}
 

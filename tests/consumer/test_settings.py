@@ -70,7 +70,7 @@ def test_tenants_share_one_scale_with_the_default() -> None:
         ({"workers": (3,)}, r"workers must be .*, got \[3\]"),
         (
             {"workers": [Pool(1, priority=1), Pool(1)], "ordering_key": "header:account"},
-            "ordering_key gives every worker its own lane, .* must have one priority, got 1, 0",
+            "ordering_key gives every worker a queue of its own, .* must have one priority, got 1, 0",
         ),
         ({"on_error": "ignore"}, "on_error"),
         ({"shutdown_timeout": -1}, "shutdown_timeout"),
@@ -105,7 +105,7 @@ def test_workers_in_pools() -> None:
     settings = ConsumerSettings(URL, ["q"], workers=iter(pools))
     assert settings.pools == (Pool(4, priority=10), Pool(2), Pool(1))
     assert settings.priorities == [10, 10, 10, 10, 0, 0, 0]
-    assert (settings.workers, settings.lanes) == (7, 1)
+    assert (settings.workers, settings.worker_queues) == (7, 1)
     assert (
         ConsumerSettings(URL, ["q"], workers=3).pools
         == ConsumerSettings(URL, ["q"], workers=Pool(3)).pools
@@ -114,9 +114,9 @@ def test_workers_in_pools() -> None:
     assert App(URL, workers=pools).options["workers"] == pools
 
 
-def test_pools_of_one_priority_have_lanes() -> None:
+def test_pools_of_one_priority_have_worker_queues() -> None:
     pools = [Pool(2, priority=5), Pool(3, priority=5)]
-    assert ConsumerSettings(URL, ["q"], workers=pools, ordering_key="header:account").lanes == 5
+    assert ConsumerSettings(URL, ["q"], workers=pools, ordering_key="header:account").worker_queues == 5
 
 
 def test_an_unused_consumer_costs_and_does_nothing() -> None:
@@ -166,11 +166,11 @@ def test_an_app_gathers_queues(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             {"queues": [Queue("a", limit=Limit(2))], "ordering_key": "header:k", "workers": 2},
-            "a limit cannot be combined with ordering_key and workers=2: .* a queue cannot be limited across lanes",
+            "a limit cannot be combined with ordering_key and workers=2: .* a queue cannot be limited across them",
         ),
         (
             {"tenants": {"a": Tenant(limit=Limit(2))}, "key": "header:t", "ordering_key": "header:k", "workers": 2},
-            "a limit cannot be combined with ordering_key and workers=2: .* a tenant cannot be limited across lanes",
+            "a limit cannot be combined with ordering_key and workers=2: .* a tenant cannot be limited across them",
         ),
         (
             {"tenants": {"*": Tenant(limit=Limit(2))}, "key": "header:t", "ordering_key": "header:k", "workers": 2},
@@ -194,8 +194,8 @@ def test_limits_of_slots() -> None:
     assert tenants.default_limit is None
     everyone = ConsumerSettings(URL, ["a"], key="header:t", tenants={"*": Tenant(limit=Limit(3)), "y": 2})
     assert (everyone.limits, everyone.default_limit) == ({}, Limit(3))
-    lanes: dict[str, Any] = {"ordering_key": "header:k", "workers": 2}
-    assert ConsumerSettings(URL, [Queue("a", limit=False)], **lanes).limits == {"a": None}
+    worker_queues: dict[str, Any] = {"ordering_key": "header:k", "workers": 2}
+    assert ConsumerSettings(URL, [Queue("a", limit=False)], **worker_queues).limits == {"a": None}
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from support.clock import ManualClock
 
 from fairsched import ConfigurationError, FairQueue, Limit, Queue
 from fairsched.consumer import share_group, share_message
-from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import GroupBalance, ShareGroup
+from fairsched.consumer.worker_queues import WorkerQueues
 
 
 class Worker:
@@ -168,7 +168,7 @@ def test_what_a_charge_refuses() -> None:
 
 def group(**options: Any) -> ShareGroup:
     settings = ConsumerSettings("amqp://localhost", {"gold": 3, "free": 1}, share_group="g", **options)
-    return ShareGroup("g", settings, Lanes(settings))
+    return ShareGroup("g", settings, WorkerQueues(settings))
 
 
 GOOD = {"from": "other", "cost": "constant", "lasts": 3.5, "rates": {"'gold'": 5.0}, "wanted": ["'gold'"]}
@@ -227,7 +227,7 @@ def test_the_longest_message_of_ours_is_believed() -> None:
 
 def test_what_another_worker_says_of_other_slots_is_not_kept() -> None:
     found = group()
-    found._measure(0.0, found._lanes.stats())
+    found._measure(0.0, found._worker_queues.stats())
     said = {**GOOD, "rates": {"'gold'": 5.0, **{f"'{number}'": 1.0 for number in range(1_000)}}}
     found._on_message(None, None, None, json.dumps(said).encode())
     assert found._balance._peers["other"].rates == {"'gold'": 5.0}
@@ -313,9 +313,9 @@ class Member:
 
     def __init__(self, exchange: Exchange, queues: list[Queue | str], speed: int) -> None:
         settings = ConsumerSettings("amqp://localhost", queues, share_group="g")
-        self.lanes = Lanes(settings)
-        self.queue = self.lanes.queues[0]
-        self.group = ShareGroup("g", settings, self.lanes)
+        self.worker_queues = WorkerQueues(settings)
+        self.queue = self.worker_queues.queues[0]
+        self.group = ShareGroup("g", settings, self.worker_queues)
         self.part = speed // share_group.PARTS
         self.names = list(settings.queues)
         for name in self.names:

@@ -214,7 +214,7 @@ class TestPlaces:
 
     def test_a_limit_set_while_a_consumer_waits_counts_its_message_until_it_is_settled(self) -> None:
         source = Source([])
-        fair = source.lane
+        fair = source.worker_queue
         waiting = start(lambda: source.get(fair, 30))
         eventually(lambda: fair.waiting)
         fair.set_limit("gold", Limit(1))
@@ -227,7 +227,7 @@ class TestPlaces:
 
     def test_without_a_limit_a_message_that_was_waited_for_takes_no_place(self) -> None:
         source = Source([])
-        fair = source.lane
+        fair = source.worker_queue
         waiting = start(lambda: source.get(fair, 30))
         eventually(lambda: fair.waiting)
         fair.put("gold", Message(b"", 1, False, None, None, FakeChannel("q")))

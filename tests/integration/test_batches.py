@@ -198,7 +198,7 @@ def test_a_stop_while_the_first_is_waited_for(broker: Node, new_queue: Declare) 
     queue = new_queue("stop")
     with Consumer(broker.url, [queue]) as consumer:
         batches = consumer.batches()
-        waiting = consumer._client.lanes.queues[0].waiting
+        waiting = consumer._client.worker_queues.queues[0].waiting
         stopper = threading.Thread(target=lambda: (eventually(waiting), consumer.stop()))
         stopper.start()
         assert list(batches) == []
@@ -362,11 +362,11 @@ def test_deferred_messages_are_waited_for(broker: Node, new_queue: Declare) -> N
     assert broker.left(queue) == 0
 
 
-def test_lanes_and_closed_consumers_are_refused(broker: Node, new_queue: Declare) -> None:
-    queue = new_queue("lanes")
+def test_worker_queues_and_closed_consumers_are_refused(broker: Node, new_queue: Declare) -> None:
+    queue = new_queue("worker_queues")
     with (
         Consumer(broker.url, [queue], ordering_key="header:k", workers=2) as consumer,
-        pytest.raises(ConfigurationError, match="makes that many lanes"),
+        pytest.raises(ConfigurationError, match="makes that many worker queues"),
     ):
         consumer.batches()
     with pytest.raises(RuntimeError, match="closed"):

@@ -153,9 +153,9 @@ def test_it_is_refused_where_an_iteration_is(broker: Node, new_queue: Declare) -
                 consumer.get(wrong_timeout)
     with pytest.raises(RuntimeError, match="closed"):
         consumer.get()
-    lanes = Consumer(broker.url, [queue], ordering_key=lambda message: message.body, workers=2)
-    with lanes, pytest.raises(ConfigurationError, match="workers=1"):
-        lanes.get()
+    worker_queues = Consumer(broker.url, [queue], ordering_key=lambda message: message.body, workers=2)
+    with worker_queues, pytest.raises(ConfigurationError, match="workers=1"):
+        worker_queues.get()
 
 
 def test_a_child_process_gets_nothing(broker: Node, new_queue: Declare) -> None:

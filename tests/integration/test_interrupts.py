@@ -19,7 +19,7 @@ from support.waiting import eventually
 from fairsched.cli.broker import Session
 from fairsched.cli.brokerexperiment import on_broker
 from fairsched.cli.experiment import Meter, Plan
-from fairsched.consumer.lanes import Lanes
+from fairsched.consumer.worker_queues import WorkerQueues
 from fairsched.delivery._delivery import Message
 from fairsched.errors import ConnectionFailed
 
@@ -76,15 +76,15 @@ def while_returning(calls: int) -> Patch:
     """Interrupt when so many messages of those that were not taken were given back."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        leftovers = Lanes.leftovers
+        leftovers = WorkerQueues.leftovers
 
-        def interrupted(self: Lanes) -> Iterator[Message]:
+        def interrupted(self: WorkerQueues) -> Iterator[Message]:
             for number, message in enumerate(leftovers(self), 1):
                 yield message
                 if number == calls:
                     interrupt()
 
-        monkeypatch.setattr(Lanes, "leftovers", interrupted)
+        monkeypatch.setattr(WorkerQueues, "leftovers", interrupted)
 
     return patch
 
@@ -95,7 +95,7 @@ MOMENTS = {
     "the session ends": while_reading(pika.spec.Channel.CloseOk),
     "the I/O thread starts": after(threading.Thread, "start", 1, lambda thread: thread.name == "fairsched-io"),
     "messages are handled": after(Meter, "handle", 20),
-    "the consumer stops": after(Lanes, "shutdown", 1),
+    "the consumer stops": after(WorkerQueues, "shutdown", 1),
     "messages are returned": while_returning(5),
     "queues are deleted": while_reading(pika.spec.Queue.DeleteOk),
 }

@@ -115,7 +115,7 @@ def test_a_function_that_exits_in_the_io_thread_ends_the_consumer(
             raise SystemExit("leave")
         return 1
 
-    # Lanes are served by `run` alone.
+    # Worker queues are served by `run` alone.
     options: dict[str, object] = {option: function}
     if option == "ordering_key" and way in (by_run, by_aio_run):
         options["workers"] = 2

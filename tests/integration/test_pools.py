@@ -39,7 +39,7 @@ class Staff:
 
     def __enter__(self) -> Staff:
         self._thread.start()
-        eventually(lambda: self.lane.waiting() == IDLE)
+        eventually(lambda: self.worker_queue.waiting() == IDLE)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -49,8 +49,8 @@ class Staff:
         assert not self._thread.is_alive(), "the consumer hangs"
 
     @property
-    def lane(self) -> FairQueue:
-        return self.consumer._client.lanes.only()
+    def worker_queue(self) -> FairQueue:
+        return self.consumer._client.worker_queues.only()
 
 
 HIGH = {"fairsched-worker-0", "fairsched-worker-1"}
@@ -68,7 +68,7 @@ def test_idle_workers_of_high_priority_take_everything(broker: Node, new_queue: 
     with Staff(consumer) as staff:
         for count in range(1, 51):
             broker.publish(queue, [b"%d" % count])
-            eventually(lambda count=count: len(staff.handled) == count and staff.lane.waiting() == IDLE)
+            eventually(lambda count=count: len(staff.handled) == count and staff.worker_queue.waiting() == IDLE)
     assert set(staff.handled) == HIGH
     assert consumer.stats()["acked"] == 50
 
@@ -82,11 +82,11 @@ def test_the_others_help_while_all_above_them_are_busy(broker: Node, new_queue: 
             broker.publish(queue, [b"x"])
             eventually(lambda count=count: len(staff.busy) == count)
             assert set(staff.busy[:2]) <= HIGH
-            assert staff.lane.waiting() == IDLE[count:]
+            assert staff.worker_queue.waiting() == IDLE[count:]
         staff.released.set()
         broker.publish(queue, numbered(1000))
         eventually(lambda: len(staff.handled) == 1005)
-        eventually(lambda: staff.lane.waiting() == IDLE)
+        eventually(lambda: staff.worker_queue.waiting() == IDLE)
     assert set(staff.handled) == {f"fairsched-worker-{number}" for number in range(5)}
     assert consumer.stats()["acked"] == 1005
     assert broker.count(queue) == 0
@@ -99,13 +99,13 @@ def test_coroutines_in_pools(broker: Node, new_queue: Declare) -> None:
         async with aio.Consumer(broker.url, [queue], workers=POOLS) as consumer:
             released = asyncio.Event()
             running = asyncio.create_task(consumer.run(lambda message: released.wait()))
-            lane = consumer._client.lanes.only()
-            await asyncio.to_thread(eventually, lambda: lane.waiting() == IDLE)
+            worker_queue = consumer._client.worker_queues.only()
+            await asyncio.to_thread(eventually, lambda: worker_queue.waiting() == IDLE)
             for count in range(1, 6):
                 await asyncio.to_thread(broker.publish, queue, [b"x"])
-                await asyncio.to_thread(eventually, lambda count=count: lane.waiting() == IDLE[count:])
+                await asyncio.to_thread(eventually, lambda count=count: worker_queue.waiting() == IDLE[count:])
             released.set()
-            await asyncio.to_thread(eventually, lambda: lane.waiting() == IDLE)
+            await asyncio.to_thread(eventually, lambda: worker_queue.waiting() == IDLE)
             await asyncio.to_thread(broker.publish, queue, numbered(500))
             await asyncio.to_thread(eventually, lambda: consumer.stats()["acked"] == 505)
             consumer.stop()

@@ -95,13 +95,13 @@ def test_no_message_is_returned_more_often_than_its_budget(broker: Node, new_que
     received: Counter[bytes] = Counter()
 
     def counting(running: Running) -> None:
-        take = running.consumer._client.lanes.put_many
+        take = running.consumer._client.worker_queues.put_many
 
         def put_many(slots: object, messages: list[object], costs: object = None) -> list[object]:
             received.update(message.body for message in messages)
             return take(slots, messages, costs)
 
-        running.consumer._client.lanes.put_many = put_many
+        running.consumer._client.worker_queues.put_many = put_many
 
     one = Running(broker.url, [queue], work=0.02, prefetch=40, codel=CoDel(0.1, 0.1, budget=budget))
     other = Running(broker.url, [queue], work=0.02, prefetch=40, codel=CoDel(0.1, 0.1, budget=budget))

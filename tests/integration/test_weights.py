@@ -125,12 +125,13 @@ def test_tenants() -> None:
     assert quanta(consumer) == {"a": 20, "new": 2}
 
 
-def test_lanes() -> None:
+def test_worker_queues() -> None:
     consumer = Consumer("amqp://nobody", {"a": 1, "b": 1}, ordering_key="header:x", workers=3)
     consumer.set_weight("a", 7)
-    assert [{name: slot.quantum for name, slot in lane.stats().items()} for lane in consumer._client.lanes.queues] == [
-        {"a": 7, "b": 1}
-    ] * 3
+    assert [
+        {name: slot.quantum for name, slot in worker_queue.stats().items()}
+        for worker_queue in consumer._client.worker_queues.queues
+    ] == [{"a": 7, "b": 1}] * 3
 
 
 def test_from_many_threads_at_once() -> None:
@@ -245,9 +246,9 @@ def test_a_new_weight_leaves_limit_and_band_of_a_tenant() -> None:
     consumer = Consumer("amqp://nobody", ["q"], key="header:tenant", tenants=tenants)
     consumer.set_weight("a", 7)
     assert consumer._client.settings.tenants == {"a": Tenant(weight=7, limit=Limit(3), band=0)}
-    (lane,) = consumer._client.lanes.queues
-    assert lane.stats()["a"].quantum == 7
-    assert lane.limit_stats()["a"].concurrency == 3
+    (worker_queue,) = consumer._client.worker_queues.queues
+    assert worker_queue.stats()["a"].quantum == 7
+    assert worker_queue.limit_stats()["a"].concurrency == 3
 
 
 # SIGHUP ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ WORKER = Path(__file__).parents[1] / "support" / "greenlet_worker.py"
 #: Every call that waits for something that another thread may bring about.
 CALLS = (
     "get", "get_in_time", "get_many", "put", "put_many", "pull", "pull_from_several", "put_into_pull_queue", "confirm",
-    "flush", "wait_for_room", "iterate", "batches", "arrow_batches", "run", "run_workers", "run_lanes", "run_app",
+    "flush", "wait_for_room", "iterate", "batches", "arrow_batches", "run", "run_workers", "run_worker_queues",
+    "run_app",
     "run_app_until_signal", "run_with_retry", "run_in_event_loop", "run_plain_in_event_loop", "publish_in_event_loop",
 )  # fmt: skip
 LIBRARIES = ("gevent", "eventlet")

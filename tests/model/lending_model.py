@@ -2,7 +2,7 @@
 
 The steps are those of `LentConnection` in _delivery.pyx and of amqp/lending.py: what holds the lock of the connection
 for one step, and a stretch without Python code, are one step. The broker sends deliveries ("d"), which either may take,
-and other frames ("f"), which the I/O thread alone may take. A consumer takes what is in the lane, reads when that is
+and other frames ("f"), which the I/O thread alone may take. A consumer takes what is in its queue, reads when that is
 empty and it is fast, and sleeps when it is not; how fast it is, the schedule decides. One that "goes away" stops
 looking, as a handler does that takes long.
 """
@@ -42,7 +42,7 @@ class LendingModel:
     socket: str = ""
     rest: str = ""  # what was read, and not taken
     taken: str = ""
-    lane: int = 0
+    worker_queue: int = 0
     locked: bool = True  # by the I/O thread, in the beginning
     usable: bool = False
     readable: bool = False
@@ -69,7 +69,7 @@ class LendingModel:
             self.socket += one
 
     def take(self) -> None:
-        self.lane += self.rest[0] == "d"
+        self.worker_queue += self.rest[0] == "d"
         self.taken, self.rest = self.taken + self.rest[0], self.rest[1:]
 
     # A thread that consumes ---------------------------------------------------------------------------------------
@@ -81,16 +81,16 @@ class LendingModel:
             looks = 0
         for _ in range(looks):
             yield None
-            if self.lane:
-                self.lane -= 1
+            if self.worker_queue:
+                self.worker_queue -= 1
             elif self.readable and not self.sleepers:
                 yield from self.read()
             else:
                 yield from self.watch()
         while then == "s":
             yield None
-            if self.lane:
-                self.lane -= 1
+            if self.worker_queue:
+                self.worker_queue -= 1
             else:
                 yield from self.sleep()
         self.away += 1
@@ -153,7 +153,7 @@ class LendingModel:
         if not self.kept("counts itself before it watches"):
             yield None
             self.sleepers += 1
-        yield lambda: self.lane > 0
+        yield lambda: self.worker_queue > 0
         self.sleepers -= 1
 
     # The I/O thread -----------------------------------------------------------------------------------------------

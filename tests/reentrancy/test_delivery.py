@@ -25,7 +25,7 @@ def consume(source: Source, between: Callable[[], object] = lambda: None) -> lis
     while source.broker.ready or any(source.broker.out.values()):
         source.deliver()
         between()
-        while (message := source.try_get(source.lane)) is not None:
+        while (message := source.try_get(source.worker_queue)) is not None:
             got.append(message.body)
             message.ack()
         source.send()
@@ -46,7 +46,7 @@ class Visitor:
         next(self.deeds)()
 
     def settle(self) -> None:
-        message = self.source.try_get(self.source.lane)
+        message = self.source.try_get(self.source.worker_queue)
         if message is not None:
             self.got.append(message.body)
             message.ack()
@@ -89,7 +89,7 @@ def test_a_drain_within_a_drain_queues_nothing_twice() -> None:
     give_deliveries(buffer, 0, 1000, source.sinks, {})
     with collecting(source.intake.drain):
         source.intake.drain()
-    assert source.lane.qsize() == 50
+    assert source.worker_queue.qsize() == 50
     assert source.counters.snapshot()["received"] == 50
 
 
@@ -105,7 +105,7 @@ def test_key_functions_that_do_so_meanwhile(deed: str) -> None:
         "ack": lambda message: message.ack(),
         "reject": lambda message: message.reject(),
         "drain": lambda message: source.intake.drain(),
-        "stop": lambda message: source.lane.shutdown(),
+        "stop": lambda message: source.worker_queue.shutdown(),
         "abandon": lambda message: setattr(source.sinks[1], "alive", False),
         "send": lambda message: source.send(),
         "fail": lambda message: message.fail(ValueError("mine")),
@@ -113,7 +113,7 @@ def test_key_functions_that_do_so_meanwhile(deed: str) -> None:
     source.deliver()
     got = []
     try:
-        while (message := source.try_get(source.lane)) is not None:
+        while (message := source.try_get(source.worker_queue)) is not None:
             got.append(message.body)
             message.ack()
     except ShutDown:
@@ -148,7 +148,7 @@ def test_a_cost_function_that_settles_and_drains() -> None:
     source = Source(BODIES[:20], cost=Prices(estimate))
     source.deliver()
     source.send()
-    assert source.lane.qsize() == 20  # as ever: it is the handler that is not asked what was settled before
+    assert source.worker_queue.qsize() == 20  # as ever: it is the handler that is not asked what was settled before
     assert source.broker.gone == dict.fromkeys(BODIES[:20], 1)
 
 
@@ -209,7 +209,7 @@ def test_a_whole_source_in_a_cycle_is_collected() -> None:
         source = Source(BODIES[:20])
         source.deliver()
         source.itself = source
-        source.try_get(source.lane).ack()
+        source.try_get(source.worker_queue).ack()
 
     gc.collect()
     kinds = (Message, Settlements, Intake, Source)
@@ -243,9 +243,9 @@ def test_a_handler_that_ends_the_thread_loses_no_message(error: type[BaseExcepti
         raise error
 
     with pytest.raises(error):
-        source.serve(source.lane, handler, 0)
+        source.serve(source.worker_queue, handler, 0)
     with pytest.raises(error):
-        call(handler, source.try_get(source.lane))
+        call(handler, source.try_get(source.worker_queue))
     source.send()
     assert list(source.broker.ready) == BODIES[:2]
 
@@ -253,7 +253,7 @@ def test_a_handler_that_ends_the_thread_loses_no_message(error: type[BaseExcepti
 class Broken:
     """Shedding that fails."""
 
-    def returns(self, lane: Any, slot: Any, message: Message) -> bool:
+    def returns(self, worker_queue: Any, slot: Any, message: Message) -> bool:
         raise KeyboardInterrupt
 
 
@@ -262,7 +262,7 @@ def test_what_shedding_fails_with_is_requeued() -> None:
     source.deliver()
     source.shedding = Broken()
     with pytest.raises(KeyboardInterrupt):
-        source.try_get(source.lane)
+        source.try_get(source.worker_queue)
     source.send()
     assert list(source.broker.ready) == BODIES[:1]
 
@@ -276,7 +276,7 @@ def test_what_was_charged_for_nothing_is_given_back_whatever_it_is(cost: int) ->
     source = Source(BODIES[:1], key=key)
     source.deliver()
     source.sinks[1].alive = False
-    assert source.try_get(source.lane) is None
+    assert source.try_get(source.worker_queue) is None
     assert source.charged == [-cost]
 
 
@@ -286,10 +286,10 @@ def test_a_batch_leaves_out_what_came_on_channels_that_are_gone(gone: tuple[int,
     source.deliver()
     for number in gone:
         source.sinks[number].alive = False
-    found = source.try_get_many(source.lane, 30)
+    found = source.try_get_many(source.worker_queue, 30)
     assert [message.queue for message in found] == [f"q-{number}" for number in (1, 2, 3) if number not in gone] * 10
     assert source.charged == [-1] * 10 * len(gone)
-    assert source.lane.qsize() == 0
+    assert source.worker_queue.qsize() == 0
 
 
 def test_a_delivery_is_awaited_that_never_comes() -> None:
@@ -306,17 +306,17 @@ def test_in_a_child_process_nothing_is_settled_from_the_first_step_on() -> None:
     source = Source(BODIES[:3])
     source.deliver()
     source.settlements.forked("not here")
-    message = source.try_get(source.lane)  # its channel is not marked yet
+    message = source.try_get(source.worker_queue)  # its channel is not marked yet
     with pytest.raises(RuntimeError, match="not here"):
         message.ack()
     assert not source.settlements.waiting
 
 
-def test_only_fair_queues_are_lanes() -> None:
+def test_only_fair_queues_are_worker_queues() -> None:
     source = Source(BODIES[:1])
-    for lane in (None, object(), []):
+    for worker_queue in (None, object(), []):
         with pytest.raises(TypeError):
-            source.try_get(lane)
+            source.try_get(worker_queue)
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"x" * 65_536, b"x" * 131_064])
@@ -330,7 +330,7 @@ def test_bodies_of_every_length(body: bytes) -> None:
 
 
 def iterate(source: Source) -> Any:
-    return source.messages(source.lane, 0.01, lambda: source.lane.qsize() == 0)
+    return source.messages(source.worker_queue, 0.01, lambda: source.worker_queue.qsize() == 0)
 
 
 def test_two_iterators_share_what_there_is() -> None:
@@ -379,11 +379,11 @@ def test_a_stop_with_messages_buffered_ends_an_iterator() -> None:
     source = Source(BODIES[:5])
     source.deliver()
     over = False
-    messages = source.messages(source.lane, 0.01, lambda: over)
+    messages = source.messages(source.worker_queue, 0.01, lambda: over)
     next(messages)
     source.stopped = over = True
     assert list(messages) == []
-    assert source.lane.qsize() == 4
+    assert source.worker_queue.qsize() == 4
 
 
 def test_a_delivery_that_does_not_follow_is_refused_and_the_rest_goes_on() -> None:
@@ -393,4 +393,4 @@ def test_a_delivery_that_does_not_follow_is_refused_and_the_rest_goes_on() -> No
         give_deliveries(delivery(1, 9, b"x"), 0, 100, source.sinks, {})
     assert give_deliveries(delivery(1, 4, b"x"), 0, 100, source.sinks, {})[2] == 3
     source.intake.drain()
-    assert source.lane.qsize() == 4
+    assert source.worker_queue.qsize() == 4

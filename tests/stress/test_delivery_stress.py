@@ -34,7 +34,7 @@ class Settler:
     def run(self) -> None:
         try:
             while True:
-                message = self.source.get(self.source.lane, 0.02)
+                message = self.source.get(self.source.worker_queue, 0.02)
                 if message is None:
                     self.settle_the_rest()
                 elif self.chance.random() < 0.1 and len(self.later) < 4:
@@ -88,7 +88,7 @@ def test_what_the_broker_hears_is_what_was_settled(channels: int, window: int) -
             source.connect()
         assert time.monotonic() < deadline, f"{len(broker.ready)} wait, out are {broker.out}"
         assert not [outcome for _, outcome in threads if outcome]
-    source.lane.shutdown()
+    source.worker_queue.shutdown()
     assert [result_of(thread) for thread in threads] == [None] * THREADS
     assert len(broker.gone) == MESSAGES
     assert set(broker.gone.values()) == {1}
@@ -114,9 +114,9 @@ def test_no_duration_is_lost() -> None:
         count = 0
         try:
             while True:
-                message = source.try_get(source.lane)
+                message = source.try_get(source.worker_queue)
                 if message is not None:
-                    source.handled(source.lane, message, 1000)
+                    source.handled(source.worker_queue, message, 1000)
                     message.ack()
                     count += 1
         except ShutDown:
@@ -133,7 +133,7 @@ def test_no_duration_is_lost() -> None:
         before, found = counts("sojourn"), before
         assert all(now >= then for now, then in zip(before, found, strict=True))
         assert time.monotonic() < deadline
-    source.lane.shutdown()
+    source.worker_queue.shutdown()
     assert [result_of(thread) for thread in threads] == [None] * len(threads)
     assert sum(handled) == MESSAGES // 3
     assert sum(counts("sojourn")) == sum(counts("service")) == sum(handled)

@@ -35,7 +35,7 @@ class Consumer:
         pause = threading.Event()
         try:
             while True:
-                message = self.source.get(self.source.lane, 0.05)
+                message = self.source.get(self.source.worker_queue, 0.05)
                 if message is None:
                     continue
                 if self.chance.random() < self.slow:
@@ -81,7 +81,7 @@ def test_the_broker_hears_what_was_said_and_every_frame_reaches_its_reader(
             reach(lambda opened=opened: opened)
             theirs = opened[0]
         assert not [outcome for _, outcome in running if outcome]
-    source.lane.shutdown()
+    source.worker_queue.shutdown()
     assert [result_of(thread) for thread in running] == [None] * threads
     source.close()
     assert len(broker.gone) == MESSAGES

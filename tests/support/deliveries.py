@@ -119,15 +119,15 @@ class _Price:
     varies = False
 
 
-class _Lanes:
-    """One lane."""
+class _WorkerQueues:
+    """One worker queue."""
 
     def __init__(self) -> None:
-        self.lane = FairQueue(default_quantum=1)
+        self.worker_queue = FairQueue(default_quantum=1)
 
     def put_many(self, slots: list[Any], messages: list[Message], costs: list[int] | None) -> list[Message]:
         try:
-            self.lane.put_many(slots, messages, costs)
+            self.worker_queue.put_many(slots, messages, costs)
         except ShutDown:
             return messages
         return []
@@ -144,8 +144,8 @@ class Source(MessageSource):
         self, bodies: list[bytes], channels: int = 1, window: int = 100, key: Any = None, cost: Any = None
     ) -> None:
         self.broker = Broker(bodies)
-        self.lanes = _Lanes()
-        self.lane = self.lanes.lane
+        self.worker_queues = _WorkerQueues()
+        self.worker_queue = self.worker_queues.worker_queue
         self.counters, self.policy = Counters(), AckPolicy(channels * window)
         self.window = window
         self.numbers = range(1, channels + 1)
@@ -153,9 +153,11 @@ class Source(MessageSource):
         self.asked: Callable[[], object] = lambda: None
         self.charged: list[int] = []
         price = cost or _Price()
-        self.intake = Intake(self.lanes, self.counters, self.policy, key=key, cost=price, defer=self.on_delivery)
+        self.intake = Intake(
+            self.worker_queues, self.counters, self.policy, key=key, cost=price, defer=self.on_delivery
+        )
         self.on_wake: Callable[[], object] = lambda: None
-        self.lent = LentConnection(self.intake, self.lane, lambda: self.on_wake())  # noqa: PLW0108  # tests replace it
+        self.lent = LentConnection(self.intake, self.worker_queue, lambda: self.on_wake())  # noqa: PLW0108  # tests replace it
         self.prepare(Settlements(self.counters, self.policy, self.lent, self.request_flush), False)
         self.time_messages()
         self.connect()
@@ -165,7 +167,7 @@ class Source(MessageSource):
 
     # What `Client` has, and the I/O thread ------------------------------------------------------------------------
 
-    def charge(self, lane: FairQueue, message: Any, difference: int) -> None:
+    def charge(self, worker_queue: FairQueue, message: Any, difference: int) -> None:
         self.charged.append(difference)
 
     def check_process(self) -> None:

@@ -175,7 +175,7 @@ def run_workers() -> None:
     run(workers=3)
 
 
-def run_lanes() -> None:
+def run_worker_queues() -> None:
     run(workers=2, ordering_key="header:account")
 
 

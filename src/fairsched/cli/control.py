@@ -92,7 +92,7 @@ class Control:
     def _overview(self) -> Any:
         """Return the state, and an explanation of the queues and tenants with the most messages here."""
         client = self._client()
-        slots = client.lanes.stats()
+        slots = client.worker_queues.stats()
         chosen = sorted(slots, key=lambda name: (-slots[name].queued, -slots[name].served))[:MOST_SHOWN]
         return {
             "kind": "queue" if client.settings.key is None else "tenant",
@@ -125,8 +125,8 @@ class Control:
 
 def _meant(client: Client, name: Any) -> Hashable:
     """Return the slot with a name; the request may have the name as text."""
-    if isinstance(name, str) and name not in client.settings.windows and client.lanes.outlook(name) is None:
-        return next((slot for slot in client.lanes.stats() if str(slot) == name), name)
+    if isinstance(name, str) and name not in client.settings.windows and client.worker_queues.outlook(name) is None:
+        return next((slot for slot in client.worker_queues.stats() if str(slot) == name), name)
     found: Hashable = name
     return found
 

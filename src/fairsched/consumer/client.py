@@ -20,7 +20,6 @@ from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
-from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.requeueing.codel_returns import Shedding
 from fairsched.consumer.requeueing.pace import Pace
@@ -28,6 +27,7 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.waits import WaitWarnings, slow_rates
+from fairsched.consumer.worker_queues import WorkerQueues
 from fairsched.delivery._counters import Counters
 from fairsched.delivery._messagesource import MessageSource
 from fairsched.errors import ConnectionFailed, ShutDown
@@ -56,7 +56,7 @@ _started: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 class Client(MessageSource, ConsumerEvents):
-    """The common part of the sync and asyncio consumers: lanes, I/O thread, counters, and how they begin and end.
+    """The common part of the sync and asyncio consumers: worker queues, I/O thread, counters, start, end.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Client(MessageSource, ConsumerEvents):
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self.settings = settings
-        self.lanes = Lanes(settings)
+        self.worker_queues = WorkerQueues(settings)
         self.counters = Counters()
         self._pace = Pace()
         self._retries = Retries(settings.retries, settings.urls, self._pace.requeue) if settings.retries else None
@@ -88,7 +88,7 @@ class Client(MessageSource, ConsumerEvents):
         self.shedding = codel and Shedding(codel, self.counters, self._is_alone, self._advice)
         name = settings.options.share_group
         #: Keeps shares in step with those of other processes, if that is wanted.
-        self.share_group = None if name is None else ShareGroup(name, settings, self.lanes)
+        self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
@@ -123,7 +123,7 @@ class Client(MessageSource, ConsumerEvents):
             with self._guard:
                 self._check_new()
                 self.io_thread = IOThread(
-                    self.settings, self.lanes, self.counters, self, self._failures.settle, self.publisher
+                    self.settings, self.worker_queues, self.counters, self, self._failures.settle, self.publisher
                 )
                 measures = self.settings.cost.measures or self.settings.target_delay is not None
                 self.prepare(self.io_thread.settlements, measures)
@@ -184,7 +184,7 @@ class Client(MessageSource, ConsumerEvents):
 
     def intake_closed(self) -> None:
         """Let getters leave once the buffer is empty."""
-        self.lanes.shutdown()
+        self.worker_queues.shutdown()
         self._changed()
 
     def settled(self) -> None:
@@ -269,14 +269,14 @@ class Client(MessageSource, ConsumerEvents):
             return "Use more workers, or a shorter handler"
         return f'{self._advice()}; or use prefetch="auto"'
 
-    def charge(self, lane: FairQueue, message: Message, difference: int) -> None:
-        """Correct what was charged for a message of a lane; a tenant forgotten meanwhile has nothing to correct."""
+    def charge(self, worker_queue: FairQueue, message: Message, difference: int) -> None:
+        """Correct what was charged for a message; a tenant forgotten meanwhile has nothing to correct."""
         if difference:
             try:
                 if self.settings.subkey is None:
-                    lane.settle(message.slot, difference)
+                    worker_queue.settle(message.slot, difference)
                 else:
-                    lane.settle(message.slot, difference, subkey=message.subkey)
+                    worker_queue.settle(message.slot, difference, subkey=message.subkey)
             except KeyError:
                 _log.debug("slot %r is gone; its correction of %d is dropped", message.slot, difference)
 
@@ -284,11 +284,11 @@ class Client(MessageSource, ConsumerEvents):
         """Whether this was stopped and its time for what is here is over."""
         return self.stopping.is_set() and self.remaining() == 0.0
 
-    def account(self, lane: FairQueue, message: Message, elapsed: int) -> None:
+    def account(self, worker_queue: FairQueue, message: Message, elapsed: int) -> None:
         """Charge and measure the nanoseconds that a message's handler took, where that is wanted."""
         cost = self.settings.cost
         if cost.measures:
-            self.charge(lane, message, cost.correction(message, elapsed))
+            self.charge(worker_queue, message, cost.correction(message, elapsed))
         if self.settings.target_delay is not None:
             self.io_thread.measurements.served(elapsed)
 
@@ -343,13 +343,13 @@ class Client(MessageSource, ConsumerEvents):
             self.io_thread.stop_intake(self._answer_timeout())
         self._pace.release()  # after the end of deliveries was asked for, or they would come once more
         if returning or not started:
-            self.lanes.shutdown()
+            self.worker_queues.shutdown()
         if returning:
             self._give_back()
         self._changed()
 
     def _give_back(self) -> None:
-        returned = sum(message.nack() for message in self.lanes.leftovers())
+        returned = sum(message.nack() for message in self.worker_queues.leftovers())
         if returned:
             _log.info("%d messages that were not handled return to their queues", returned)
 
@@ -403,7 +403,7 @@ class Client(MessageSource, ConsumerEvents):
     def _wait_for_settlements(self) -> None:
         if self._settled.wait(self.remaining()):
             return
-        missing = self.io_thread.channels.unsettled() - self.lanes.qsize()
+        missing = self.io_thread.channels.unsettled() - self.worker_queues.qsize()
         if missing > 0:
             _log.warning(
                 "%d messages that were handed out were not settled within the shutdown timeout of %g s; "
@@ -426,7 +426,7 @@ class Client(MessageSource, ConsumerEvents):
                 if self.settings is not before:
                     continue  # two at once would undo each other, and so would a start
                 self.settings = found
-                self.lanes.set_quanta(changed)
+                self.worker_queues.set_quanta(changed)
                 if self._started and found.units != before.units:
                     self.io_thread.reweigh(found)
                 return
@@ -448,7 +448,7 @@ class Client(MessageSource, ConsumerEvents):
         with self._guard:  # its weight must not change in between
             quantum = self.settings.quanta.get(tenant, self.settings.default_quantum)
             if quantum is not None:
-                self.lanes.set_quanta({tenant: quantum})
+                self.worker_queues.set_quanta({tenant: quantum})
 
     def held_back(self) -> int:
         """Return the number of messages that failed again and wait here before they are requeued."""
@@ -460,7 +460,7 @@ class Client(MessageSource, ConsumerEvents):
 
     def state(self) -> ConsumerState:
         """Return what this is doing."""
-        buffered = self.lanes.qsize()
+        buffered = self.worker_queues.qsize()
         if not self._started:
             waiting = dict.fromkeys(self.settings.windows, False)
             return ConsumerState(
@@ -502,14 +502,14 @@ class Client(MessageSource, ConsumerEvents):
     def explain(self, name: Hashable) -> Explanation:
         """Return why a queue, or with a key a tenant, waits."""
         check_hashable(name)
-        outlook = self.lanes.outlook(name)
-        check_known(name, outlook, self.settings, self.lanes.stats() if outlook is None else ())
+        outlook = self.worker_queues.outlook(name)
+        check_known(name, outlook, self.settings, self.worker_queues.stats() if outlook is None else ())
         return self._explained(name, outlook, self.state(), self._occupied())
 
     def explain_slots(self, names: Iterable[Hashable]) -> list[Explanation]:
         """Return why those of some slots wait that are still there."""
         state, occupied = self.state(), self._occupied()
-        outlooks = ((name, self.lanes.outlook(name)) for name in names)
+        outlooks = ((name, self.worker_queues.outlook(name)) for name in names)
         return [self._explained(name, found, state, occupied) for name, found in outlooks if found is not None]
 
     def _occupied(self) -> dict[str, Unsettled]:
@@ -518,13 +518,17 @@ class Client(MessageSource, ConsumerEvents):
     def _explained(
         self, name: Hashable, outlook: SlotOutlook | None, state: ConsumerState, occupied: dict[str, Unsettled]
     ) -> Explanation:
-        law = self.shedding.law_of(self.lanes.queues, name) if self.shedding and outlook is not None else None
-        subkeys = self.lanes.subkeys(name) if self.settings.subkey is not None and outlook is not None else None
+        law = self.shedding.law_of(self.worker_queues.queues, name) if self.shedding and outlook is not None else None
+        subkeys = self.worker_queues.subkeys(name) if self.settings.subkey is not None and outlook is not None else None
         return explained(name, self.settings, state, outlook, occupied, law, subkeys)
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""
-        found = {**self.counters.snapshot(), "buffered": self.lanes.qsize(), "slots": self.lanes.stats()}
+        found = {
+            **self.counters.snapshot(),
+            "buffered": self.worker_queues.qsize(),
+            "slots": self.worker_queues.stats(),
+        }
         if self._retries is not None:
             found |= self._retries.stats()
         if self.share_group is not None:

@@ -96,7 +96,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Raises
         ------
         ConfigurationError
-            If there are lanes, which only `run` serves: an `ordering_key` and more than one of `workers`.
+            If there are worker queues, which only `run` serves: an `ordering_key` and more than one of `workers`.
         FairschedError
             If consuming cannot go on.
         RuntimeError
@@ -110,7 +110,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Leaving it without one, or by an exception, does not: they return to their queues.
         """
         client = self._client
-        yield from client.messages(self._usable_lane(), _SLICE, client.is_over)
+        yield from client.messages(self._usable_worker_queue(), _SLICE, client.is_over)
         if client.error is not None:
             raise client.error
 
@@ -134,7 +134,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         ShutDown
             If the consumer was stopped, and no message is buffered or the shutdown timeout has passed.
         ConfigurationError
-            If the consumer has lanes, which only `run` serves: an `ordering_key` and more than one worker.
+            If the consumer has worker queues, which only `run` serves: an `ordering_key` and more than one worker.
         FairschedError
             If consuming cannot continue.
         TypeError, ValueError
@@ -158,14 +158,14 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         ...         work(message.body)
         """
         deadline = time.monotonic() + checked_timeout(timeout)
-        client, lane = self._client, self._usable_lane()
+        client, worker_queue = self._client, self._usable_worker_queue()
         if client.settlements.flush_requested:
             client.give_way()
         found: list[list[Message]] = []
         try:
             while not client.is_over():
                 left = max(0.0, deadline - time.monotonic())
-                take(found, client, lane, 1, min(_SLICE, left))
+                take(found, client, worker_queue, 1, min(_SLICE, left))
                 if found[-1]:
                     return found[-1][0]
                 if left == 0.0:
@@ -179,20 +179,20 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
                 raise client.error from None
             raise
 
-    def _usable_lane(self) -> FairQueue:
-        """Return the lane to take messages from, or raise why none can be taken."""
+    def _usable_worker_queue(self) -> FairQueue:
+        """Return the worker queue to take messages from, or raise why none can be taken."""
         client = self._client
         client.check_process()
         client.check_open()
         if not self._entered:
             raise RuntimeError("consume inside 'with consumer:', which connects and closes")
-        return client.lanes.only()
+        return client.worker_queues.only()
 
     def _arrow_columns(self, headers: Sequence[str], properties: Sequence[str]) -> MakeBatches:
         return ArrowColumns(list(self._client.settings.windows), headers, properties).batches
 
     def _each_batch(self, make: MakeBatches, size: int, wait: float) -> Iterator[Any]:
-        return each_batch(self._client, self._usable_lane(), make, size, wait)
+        return each_batch(self._client, self._usable_worker_queue(), make, size, wait)
 
     def run(self, handler: Callable[[Message], object]) -> None:
         """Call a handler for each message, in `workers` threads, until `stop`; then close.

@@ -79,7 +79,7 @@ class Explanation:
         Cost of this message.
     rank : int or None
         Number of other queues or tenants that are served before this message, as things stand. With an `ordering_key`,
-        rank, cost, turns and others are those in the lane of the oldest message.
+        rank, cost, turns and others are those in the worker queue of the oldest message.
     turns : int or None
         Own turns that pass first, because the deficit does not yet cover the cost.
     others : int or None

@@ -29,8 +29,8 @@ from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.amqp.transport import Transport
-    from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.consumer.worker_queues import WorkerQueues
     from fairsched.delivery._counters import Counters
     from fairsched.delivery._delivery import Message
     from fairsched.publisher import Publisher
@@ -64,13 +64,13 @@ class ConsumerEvents(ConnectionEvents):
 
 
 class IOThread(ConnectionThread):
-    """Moves messages between the broker and the lanes.
+    """Moves messages between the broker and the worker queues.
 
     Parameters
     ----------
     settings : ConsumerSettings
         URLs, windows, key and cost.
-    lanes : Lanes
+    worker_queues : WorkerQueues
         Receives what is delivered.
     counters : Counters
         Shared with the owner.
@@ -96,7 +96,7 @@ class IOThread(ConnectionThread):
     def __init__(
         self,
         settings: ConsumerSettings,
-        lanes: Lanes,
+        worker_queues: WorkerQueues,
         counters: Counters,
         owner: ConsumerEvents,
         on_error: Callable[[Message, Exception], None],
@@ -111,16 +111,16 @@ class IOThread(ConnectionThread):
         self.measurements = Measurements()
         self.channels = channels = ConsumerChannels(settings)
         self._flush_timer = FlushTimer(self._loop, self.acks, channels.__iter__, self._send)
-        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, lanes, channels.__iter__)
+        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, worker_queues, channels.__iter__)
         self._window_control = WindowControl(self._loop, settings, self.measurements, channels.__iter__, owner.service)
         self._intake = Intake(
-            lanes, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
+            worker_queues, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
             defer=self._on_first_delivery,
         )  # fmt: skip
-        # A key or a price is Python code of the user, as the choice of a lane may be: they run in this thread.
+        # A key or a price is Python code of the user, as the choice of a worker queue may be: they run in this thread.
         plain = all(key is None or isinstance(key, HeaderKey) for key in (settings.key, settings.subkey))
-        plain = plain and not settings.cost.varies and len(lanes.queues) == 1
-        self._lent = LentConnection(self._intake, lanes.queues[0] if plain else None, self._wake)
+        plain = plain and not settings.cost.varies and len(worker_queues.queues) == 1
+        self._lent = LentConnection(self._intake, worker_queues.queues[0] if plain else None, self._wake)
         #: What any thread settled and this one is yet to send.
         self.settlements = Settlements(counters, self.acks, self._lent, self.request_flush)
         lending.lend(self._loop, self._lent, self._may_borrow)

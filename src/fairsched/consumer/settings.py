@@ -67,7 +67,7 @@ class ConsumerSettings:
     default_quantum : int or None
         Quantum of any other tenant; None when slots are queues.
     units : dict
-        Messages that a queue is served per round of all lanes, for the arithmetic of windows.
+        Messages that a queue is served per round of all worker queues, for the arithmetic of windows.
     windows : dict
         Unsettled messages per queue.
     default_prefetch : bool
@@ -137,7 +137,7 @@ class ConsumerSettings:
         _check_quanta(self.quanta)
         self.limits, self.default_limit = self._limits(), self.others.limit or None
         self.bands = self._bands()
-        _check_lanes(self)
+        _check_worker_queues(self)
         self.default_prefetch = options.prefetch is None
         self.decode = None if options.decode is None else Decoder(options.decode)
         self.middleware = _middleware(options.middleware)
@@ -180,7 +180,7 @@ class ConsumerSettings:
         """Set what a queue is served per round, and its window, by its weight."""
         weights, prefetch = normalise(self.weights), self.options.prefetch
         self.units = {
-            name: self.lanes * weight * self.cost.unit / self.cost.expected for name, weight in weights.items()
+            name: self.worker_queues * weight * self.cost.unit / self.cost.expected for name, weight in weights.items()
         }
         self.windows = _windows(prefetch, self.queues, weights, self.units, self.workers)
 
@@ -256,7 +256,7 @@ class ConsumerSettings:
         return sum(pool.size for pool in self.pools)
 
     @property
-    def lanes(self) -> int:
+    def worker_queues(self) -> int:
         """Number of fair queues that workers are divided over."""
         return self.workers if self.ordering_key is not None else 1
 
@@ -341,18 +341,18 @@ def _check_quanta(quanta: Mapping[Hashable, int]) -> None:
             raise ConfigurationError(f"weight of {name!r} is too large: its quantum would be {quantum}")
 
 
-def _check_lanes(settings: ConsumerSettings) -> None:
+def _check_worker_queues(settings: ConsumerSettings) -> None:
     """Check that, with an ordering key, no worker is to take over for another."""
     priorities = sorted({pool.priority for pool in settings.pools}, reverse=True)
     if settings.ordering_key is not None and len(priorities) > 1:
         raise ConfigurationError(
-            "ordering_key gives every worker its own lane, so none can have a higher priority than another; "
+            "ordering_key gives every worker a queue of its own, so none can have a higher priority than another; "
             f"workers must have one priority, got {', '.join(map(str, priorities))}"
         )
-    if settings.lanes > 1 and (settings.default_limit or any(settings.limits.values())):
+    if settings.worker_queues > 1 and (settings.default_limit or any(settings.limits.values())):
         raise ConfigurationError(
             f"a limit cannot be combined with ordering_key and workers={settings.workers}: each worker has its own "
-            f"lane, and a {'queue' if settings.key is None else 'tenant'} cannot be limited across lanes"
+            f"worker queue, and a {'queue' if settings.key is None else 'tenant'} cannot be limited across them"
         )
 
 

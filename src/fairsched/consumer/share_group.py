@@ -42,8 +42,8 @@ from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.scheduling.bands import DEFAULT_BAND
 
 if TYPE_CHECKING:
-    from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.consumer.worker_queues import WorkerQueues
     from fairsched.stats import SlotStats
 
 _log = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class ShareGroup:
         Of the group.
     settings : ConsumerSettings
         Where the broker is, and the cost model, which all of the group share.
-    lanes : Lanes
+    worker_queues : WorkerQueues
         What is charged.
 
     Notes
@@ -210,13 +210,13 @@ class ShareGroup:
     belongs to the thread.
     """
 
-    def __init__(self, name: str, settings: ConsumerSettings, lanes: Lanes) -> None:
+    def __init__(self, name: str, settings: ConsumerSettings, worker_queues: WorkerQueues) -> None:
         self._exchange = EXCHANGES + name
         if not is_short_string(self._exchange):
             most = LONGEST - len(EXCHANGES)
             raise ConfigurationError(f"share_group must be at most {most} bytes of text, got {name!r}")
         self._settings = settings
-        self._lanes = lanes
+        self._worker_queues = worker_queues
         #: Other consumers that were heard of lately.
         self.peers = 0
         #: Whether the broker lets this take part now.
@@ -300,7 +300,7 @@ class ShareGroup:
             channel.basic_consume(queue, self._on_message, auto_ack=True)
             backoff.succeeded()
             self.connected = True
-            self._measure(time.monotonic(), self._lanes.stats())
+            self._measure(time.monotonic(), self._worker_queues.stats())
             length = PERIOD / PARTS
             while not self._over():
                 session.serve_until(self._over, length)
@@ -317,7 +317,7 @@ class ShareGroup:
 
     def _step(self, channel: Any, length: float) -> None:
         """Look what has messages, charge a part; and once in a period measure, publish and find new charges."""
-        stats = self._lanes.stats()
+        stats = self._worker_queues.stats()
         for slot, figures in stats.items():
             if figures.queued or figures.held:
                 name = slot_name(slot)
@@ -353,15 +353,17 @@ class ShareGroup:
         return rates
 
     def _charge(self, seconds: float) -> None:
-        lanes, before = self._lanes.queues, self._rests
+        worker_queues, before = self._worker_queues.queues, self._rests
         self._rests = {}  # of these alone: tenants come and go
         for name, rate in self._balance.charges.items():
             exact = rate * seconds + before.get(name, 0.0)
             limit, amount = math.ceil(self._balance.limits[name]), int(exact)
             self._rests[name] = exact - amount
             if amount > 0 and limit > 0 and name in self._slots:
-                for lane in lanes:  # each has its part of the slot
-                    lane.charge(self._slots[name], max(1, amount // len(lanes)), max(1, limit // len(lanes)))
+                for worker_queue in worker_queues:  # each has its part of the slot
+                    worker_queue.charge(
+                        self._slots[name], max(1, amount // len(worker_queues)), max(1, limit // len(worker_queues))
+                    )
 
     # Messages ----------------------------------------------------------------------------------------------------
 

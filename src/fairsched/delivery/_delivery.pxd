@@ -125,7 +125,7 @@ cdef class HeaderKey:
 
 
 cdef class Intake:
-    cdef object lanes
+    cdef object worker_queues
     cdef Counters counters
     cdef AckPolicy policy
     cdef object key
@@ -146,13 +146,13 @@ cdef class Intake:
     cdef bint keep(self, bytes octets) except -1
     cdef int forget_unused(self) except -1
     cdef int append(self, Message message) except -1
-    cdef bint queue_all(self, FairQueue lane) except -1
+    cdef bint queue_all(self, FairQueue worker_queue) except -1
     cdef list prices(self, list messages)
 
 
 cdef class LentConnection:
     cdef PyThread_type_lock lock
-    cdef FairQueue lane
+    cdef FairQueue worker_queue
     cdef Intake intake
     cdef object wake
     cdef readonly object transport

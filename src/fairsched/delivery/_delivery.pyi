@@ -23,7 +23,7 @@ class Origin(Protocol):
     def failed(self, message: Message, error: Exception, /) -> None: ...
 
 @type_check_only
-class _Lanes(Protocol):
+class _WorkerQueues(Protocol):
     def put_many(
         self,
         slots: list[Hashable],
@@ -161,7 +161,7 @@ def give_deliveries(
 class Intake:
     def __init__(
         self,
-        lanes: _Lanes,
+        worker_queues: _WorkerQueues,
         counters: Counters,
         policy: AckPolicy,
         *,
@@ -174,7 +174,7 @@ class Intake:
 
 @final
 class LentConnection:
-    def __init__(self, intake: Intake, lane: FairQueue | None, wake: Callable[[], object]) -> None: ...
+    def __init__(self, intake: Intake, worker_queue: FairQueue | None, wake: Callable[[], object]) -> None: ...
     @property
     def transport(self) -> Any: ...
     @property

@@ -6,11 +6,11 @@ In this file, in this order:
     ChannelDeliveries    what one channel has delivered, and how it is settled
     Message              one delivery, in the hands of a handler; a header of it as a key
     give_deliveries      from the bytes of a connection to messages
-    Intake               from there into the lanes
+    Intake               from there into the worker queues
     LentConnection       the connection, for the thread that consumes while the I/O thread waits
 
-Beside it: `_messagesource`, from the lanes to the workers; `_settling`, many messages at once, and those whose handlers
-raised; `_counters`; `_ackpolicy`, when settlements leave; `_columns` and `_collected`, messages as columns.
+Beside it: `_messagesource`, from the worker queues to the workers; `_settling`, many messages at once, and those whose
+handlers raised; `_counters`; `_ackpolicy`, when settlements leave; `_columns` and `_collected`, messages as columns.
 
 No Python function is called for a message on its way, but those that the user gave: a key, a price, a handler. A
 message is made once, by the thread that reads it. It refers to the bytes read, in which its method and properties stay
@@ -1019,19 +1019,19 @@ cdef Found give(
         position[0] = d.end
 
 
-# Into the lanes -------------------------------------------------------------------------------------------------------
+# Into the worker queues --------------------------------------------------------------------------------------------
 
 
 @cython.final
 cdef class Intake:
-    """Intake(lanes, counters, policy, *, key, cost, defer, subkey=None)
+    """Intake(worker_queues, counters, policy, *, key, cost, defer, subkey=None)
     --
 
     Collects the deliveries of one read of the I/O thread and queues them together.
 
     Parameters
     ----------
-    lanes : Lanes
+    worker_queues : WorkerQueues
         Where they go.
     counters : Counters
         Count what was received.
@@ -1059,9 +1059,9 @@ cdef class Intake:
         self.kept = []
 
     def __init__(
-        self, lanes, Counters counters not None, AckPolicy policy not None, *, key, cost, defer, subkey=None
+        self, worker_queues, Counters counters not None, AckPolicy policy not None, *, key, cost, defer, subkey=None
     ):
-        self.lanes = lanes
+        self.worker_queues = worker_queues
         self.counters = counters
         self.policy = policy
         self.key = key
@@ -1146,13 +1146,13 @@ cdef class Intake:
         ackpolicy_note_here(&self.policy.state, self.policy.state.here + len(messages))
         slots = [(<Message> one).slot for one in messages]
         if self.subkey is None:
-            refused = self.lanes.put_many(slots, messages, costs)
+            refused = self.worker_queues.put_many(slots, messages, costs)
         else:
-            refused = self.lanes.put_many(slots, messages, costs, [(<Message> one).subkey for one in messages])
+            refused = self.worker_queues.put_many(slots, messages, costs, [(<Message> one).subkey for one in messages])
         for message in refused:
             message.settle(REQUEUE)
 
-    cdef bint queue_all(self, FairQueue lane) except -1:
+    cdef bint queue_all(self, FairQueue worker_queue) except -1:
         """Queue what was taken, where nothing has a price of its own; False, and nothing is: it takes Python code."""
         cdef list messages = []
         cdef Message message
@@ -1176,9 +1176,10 @@ cdef class Intake:
         ackpolicy_note_here(&self.policy.state, self.policy.state.here + len(messages))
         try:
             if self.subkey is None:
-                lane.put_many(slots_of(messages), messages)
+                worker_queue.put_many(slots_of(messages), messages)
             else:
-                lane.put_many(slots_of(messages), messages, subkeys=[(<Message> one).subkey for one in messages])
+                subkeys = [(<Message> one).subkey for one in messages]
+                worker_queue.put_many(slots_of(messages), messages, subkeys=subkeys)
         except ShutDown:
             for message in messages:
                 message.settle(REQUEUE)
@@ -1212,7 +1213,7 @@ cdef object slots_of(list messages):
 @cython.final
 @cython.no_gc_clear
 cdef class LentConnection:
-    """LentConnection(intake, lane, wake)
+    """LentConnection(intake, worker_queue, wake)
     --
 
     A connection that its I/O thread lends, while it waits, to the threads that consume.
@@ -1224,7 +1225,7 @@ cdef class LentConnection:
     ----------
     intake : Intake
         Gets what is read.
-    lane : FairQueue or None
+    worker_queue : FairQueue or None
         Where `intake` queues everything, by no keys or by `HeaderKey`. None: the I/O thread alone reads.
     wake : callable
         Wakes the I/O thread, in whatever thread it is called.
@@ -1266,9 +1267,9 @@ cdef class LentConnection:
             raise MemoryError()
         PyThread_acquire_lock(self.lock, WAIT_LOCK)  # for the I/O thread
 
-    def __init__(self, Intake intake not None, FairQueue lane, wake):
+    def __init__(self, Intake intake not None, FairQueue worker_queue, wake):
         self.intake = intake
-        self.lane = lane
+        self.worker_queue = worker_queue
         self.wake = wake
 
     def __dealloc__(self):
@@ -1326,7 +1327,7 @@ cdef class LentConnection:
         Let others send on the connection, and read from it, if that is possible now, until `take_back`.
         """
         self.usable = usable and self.fd >= 0
-        self.readable = self.usable and readable and self.lane is not None
+        self.readable = self.usable and readable and self.worker_queue is not None
         if not self.readable:
             self.watch()
         PyThread_release_lock(self.lock)
@@ -1460,7 +1461,10 @@ cdef class LentConnection:
         What is read long before it is handed out has left the processor's cache by then.
         """
         cdef double now
-        if self.lane is None or self.lane.table.queued < count or not self.unwatched or self.intake.key is not None:
+        if (
+            self.worker_queue is None or self.worker_queue.table.queued < count or not self.unwatched
+            or self.intake.key is not None
+        ):
             return False
         now = monotonic()
         if now - self.emptied > SLEEPY or now - self.looked > FAST or len(self.transport.sinks) != 1:
@@ -1540,7 +1544,7 @@ cdef class LentConnection:
             self.received_size += position
             self.keep(octets, position, size, what)
             # That a window is full is known before its last message is handed out: its slot may have to be held.
-            if self.filled or not self.intake.queue_all(self.lane):
+            if self.filled or not self.intake.queue_all(self.worker_queue):
                 self.left = True
             self.filled = False
         except BaseException as error:

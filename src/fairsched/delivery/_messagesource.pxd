@@ -1,4 +1,4 @@
-"""Taking messages out of the lanes, as other modules see it; see _messagesource.pyx."""
+"""Taking messages out of the worker queues, as other modules see it; see _messagesource.pyx."""
 
 from libc.stdint cimport int64_t
 
@@ -20,14 +20,14 @@ cdef class MessageSource:
     cdef unsigned int turns      # messages that were asked for since the last look whether more have come
     cdef unsigned int next_look  # after how many
 
-    cdef Message taken(self, object lane, object priority)
-    cdef bint is_usable(self, object lane, Message message) except -1
+    cdef Message taken(self, object worker_queue, object priority)
+    cdef bint is_usable(self, object worker_queue, Message message) except -1
     cdef int look_for_more(self) except -1
-    cdef list take_more(self, object lane, list found, Py_ssize_t limit)
-    cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1
-    cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1
-    cdef bint is_returned(self, object lane, Message message) except -1
-    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1
+    cdef list take_more(self, object worker_queue, list found, Py_ssize_t limit)
+    cdef int take_all(self, FairQueue worker_queue, list found, Py_ssize_t limit) except -1
+    cdef int leave_usable(self, FairQueue worker_queue, list found, Py_ssize_t begin) except -1
+    cdef bint is_returned(self, object worker_queue, Message message) except -1
+    cdef int note_handled(self, object worker_queue, Message message, int64_t elapsed) except -1
     cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1
-    cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1
+    cdef int note_one(self, object worker_queue, Message message, int64_t elapsed) except -1
     cdef int note_begins(self, list messages) except -1

@@ -1,4 +1,4 @@
-"""Out of the lanes, to the workers: taking messages, giving them to handlers, and counting how long that took."""
+"""Out of the worker queues, to the workers: taking messages, calling handlers, and counting how long that took."""
 
 cimport cython
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
@@ -104,11 +104,11 @@ cdef class MessageSource:
         """Let the I/O thread send what it was asked to."""
         raise NotImplementedError()
 
-    def charge(self, lane, message, difference):
-        """Correct what a slot of a lane was charged for a message."""
+    def charge(self, worker_queue, message, difference):
+        """Correct what a slot of a worker queue was charged for a message."""
         raise NotImplementedError()
 
-    def account(self, lane, message, elapsed):
+    def account(self, worker_queue, message, elapsed):
         """Charge and measure the nanoseconds that a message's handler took."""
         raise NotImplementedError()
 
@@ -140,24 +140,24 @@ cdef class MessageSource:
         self.wall = wall_clock() - monotonic()
         self.timing = True
 
-    def try_get(self, lane, priority=0):
-        """try_get($self, lane, priority=0)
+    def try_get(self, worker_queue, priority=0):
+        """try_get($self, worker_queue, priority=0)
         --
 
-        The next message of a lane that came on a living channel, or None if there is none for us now.
+        The next message of a worker queue that came on a living channel, or None if there is none for us now.
 
         Raises
         ------
         ShutDown
             If there will be none.
         """
-        cdef Message message = self.taken(lane, priority)
+        cdef Message message = self.taken(worker_queue, priority)
         if self.timing and message is not None:
             note_durations(self, message, monotonic(), -1)
         return message
 
-    cdef Message taken(self, object lane, object priority):
-        cdef FairQueue fair = <FairQueue?> lane
+    cdef Message taken(self, object worker_queue, object priority):
+        cdef FairQueue fair = <FairQueue?> worker_queue
         cdef int rank = as_priority(priority)
         cdef Message message
         cdef Place place = None
@@ -171,31 +171,31 @@ cdef class MessageSource:
             if fair.limits.on:
                 place = Place.__new__(Place)
             message = fair.take(rank, None, place)
-            if message is None or self.is_usable(lane, message):
+            if message is None or self.is_usable(worker_queue, message):
                 if place is not None and message is not None:
                     message.place = place
                 return message
             if place is not None:
                 place.give_back(True)
 
-    def get(self, lane, timeout=None, priority=0):
-        """get($self, lane, timeout=None, priority=0)
+    def get(self, worker_queue, timeout=None, priority=0):
+        """get($self, worker_queue, timeout=None, priority=0)
         --
 
-        The next message of a lane, waiting for it; None if the time is over.
+        The next message of a worker queue, waiting for it; None if the time is over.
 
         Raises
         ------
         ShutDown
             If there will be none.
         """
-        cdef FairQueue fair = <FairQueue?> lane
+        cdef FairQueue fair = <FairQueue?> worker_queue
         cdef int rank = as_priority(priority)
         cdef Settlements settlements = self.settlements
         cdef Message message
         cdef Place place
         while True:
-            message = self.taken(lane, priority)
+            message = self.taken(worker_queue, priority)
             if message is not None:
                 return message
             # About to wait: the broker may be waiting too, for what is settled but not sent.
@@ -212,41 +212,42 @@ cdef class MessageSource:
                 settlements.lent.rise()
             if self.returning:
                 message.settle(REQUEUE)
-            elif self.is_usable(lane, message):
+            elif self.is_usable(worker_queue, message):
                 if place.queue is not None:
                     message.place = place
                 return message
             place.give_back(True)
 
-    def try_get_many(self, lane, Py_ssize_t limit):
-        """try_get_many($self, lane, limit)
+    def try_get_many(self, worker_queue, Py_ssize_t limit):
+        """try_get_many($self, worker_queue, limit)
         --
 
-        The next messages of a lane, as `try_get` finds them: a list of `limit` at most, empty if there are none now.
+        The next messages of a worker queue, as `try_get` finds them: a list of `limit` at most, empty if there are none
+        now.
 
         Raises
         ------
         ShutDown
             If there will be none.
         """
-        return self.take_more(lane, [], limit)
+        return self.take_more(worker_queue, [], limit)
 
-    def get_many(self, lane, Py_ssize_t limit, timeout):
-        """get_many($self, lane, limit, timeout)
+    def get_many(self, worker_queue, Py_ssize_t limit, timeout):
+        """get_many($self, worker_queue, limit, timeout)
         --
 
-        The next messages of a lane, waiting for the first as `get` does: an empty list if the time is over.
+        The next messages of a worker queue, waiting for the first as `get` does: an empty list if the time is over.
 
         Raises
         ------
         ShutDown
             If there will be none.
         """
-        cdef list found = self.take_more(lane, [], limit)
+        cdef list found = self.take_more(worker_queue, [], limit)
         if not found:
-            message = self.get(lane, timeout)
+            message = self.get(worker_queue, timeout)
             if message is not None:
-                found = self.take_more(lane, [message], limit)
+                found = self.take_more(worker_queue, [message], limit)
         return found
 
     cdef int look_for_more(self) except -1:
@@ -258,14 +259,14 @@ cdef class MessageSource:
         self.next_look = min(OFTEN, 2 * self.next_look + 1) if lent.looked - last < SOON else self.next_look // 4
         return 0
 
-    cdef list take_more(self, object lane, list found, Py_ssize_t limit):
-        """Add messages of a lane; raise ShutDown only if there are none."""
+    cdef list take_more(self, object worker_queue, list found, Py_ssize_t limit):
+        """Add messages of a worker queue; raise ShutDown only if there are none."""
         cdef Message message
         try:
-            if self.shedding is None and not (<FairQueue?> lane).limits.on:
-                self.take_all(<FairQueue?> lane, found, limit)
+            if self.shedding is None and not (<FairQueue?> worker_queue).limits.on:
+                self.take_all(<FairQueue?> worker_queue, found, limit)
             while PyList_GET_SIZE(found) < limit:
-                message = self.taken(lane, 0)
+                message = self.taken(worker_queue, 0)
                 if message is None:
                     break
                 found.append(message)
@@ -277,8 +278,8 @@ cdef class MessageSource:
             self.note_begins(found)
         return found
 
-    cdef int take_all(self, FairQueue lane, list found, Py_ssize_t limit) except -1:
-        """Add messages of a lane where none is looked at but for its channel, and read as long as that brings more."""
+    cdef int take_all(self, FairQueue worker_queue, list found, Py_ssize_t limit) except -1:
+        """Add messages of a worker queue, looking at their channels only, and read as long as that brings more."""
         cdef Py_ssize_t before = -1
         while before < PyList_GET_SIZE(found) < limit:
             before = PyList_GET_SIZE(found)
@@ -286,11 +287,11 @@ cdef class MessageSource:
                 self.look_for_more()
             if self.returning:
                 return 0
-            lane.take_more(found, limit)
-            self.leave_usable(lane, found, before)
+            worker_queue.take_more(found, limit)
+            self.leave_usable(worker_queue, found, before)
         return 0
 
-    cdef int leave_usable(self, FairQueue lane, list found, Py_ssize_t begin) except -1:
+    cdef int leave_usable(self, FairQueue worker_queue, list found, Py_ssize_t begin) except -1:
         """Leave out of a list, from there on, what `is_usable` says is not to be handled; where nothing is shed."""
         cdef Message message
         cdef ChannelDeliveries living = None  # no Python code has run since it was seen to be
@@ -298,7 +299,7 @@ cdef class MessageSource:
             message = <Message?> <object> PyList_GET_ITEM(found, begin)
             if living is not None and message.origin is living:
                 begin += 1
-            elif self.is_usable(lane, message):
+            elif self.is_usable(worker_queue, message):
                 living = <ChannelDeliveries> message.origin if isinstance(message.origin, ChannelDeliveries) else None
                 begin += 1
             else:
@@ -306,49 +307,50 @@ cdef class MessageSource:
                 found.pop(begin)
         return 0
 
-    def living(self, lane, list messages not None):
-        """living($self, lane, messages)
+    def living(self, worker_queue, list messages not None):
+        """living($self, worker_queue, messages)
         --
 
-        Those messages of a lane that came on a living channel: a list. For the others no slot is charged.
+        Those messages of a worker queue that came on a living channel: a list. For the others no slot is charged.
         """
         cdef Message message
         cdef list found = [], gone = []
         for message in messages:
             (found if message.origin.alive else gone).append(message)
         for message in gone:
-            self.charge(lane, message, -message.cost)
+            self.charge(worker_queue, message, -message.cost)
         return found
 
-    cdef bint is_usable(self, object lane, Message message) except -1:
+    cdef bint is_usable(self, object worker_queue, Message message) except -1:
         """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
         cdef object origin = message.origin
         # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
         if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
-            if self.shedding is None or not self.is_returned(lane, message):
+            if self.shedding is None or not self.is_returned(worker_queue, message):
                 return True
-        self.charge(lane, message, -(<object> message.cost))
+        self.charge(worker_queue, message, -(<object> message.cost))
         return False
 
-    cdef bint is_returned(self, object lane, Message message) except -1:
+    cdef bint is_returned(self, object worker_queue, Message message) except -1:
         """Whether a message waited too long; one that this fails with is requeued: no other code has it."""
         try:
-            return self.shedding.returns(lane, message.slot, message)
+            return self.shedding.returns(worker_queue, message.slot, message)
         except BaseException:
             message.settle(REQUEUE)
             raise
 
-    def messages(self, lane, slice, over):
-        """messages($self, lane, slice, over)
+    def messages(self, worker_queue, slice, over):
+        """messages($self, worker_queue, slice, over)
         --
 
-        Yield the messages of a lane until there will be none, or `over()`, which is asked every `slice` seconds.
+        Yield the messages of a worker queue until there will be none, or `over()`, which is asked every `slice`
+        seconds.
         """
         cdef Settlements settlements = self.settlements
         cdef Message message
         try:
             while not over():
-                message = self.get(lane, slice)
+                message = self.get(worker_queue, slice)
                 while message is not None:
                     if self.timing:
                         note_durations(self, message, monotonic(), -1)
@@ -357,17 +359,17 @@ cdef class MessageSource:
                         self.give_way()
                     if self.stopped and over():
                         return
-                    message = self.taken(lane, 0)
+                    message = self.taken(worker_queue, 0)
         except ShutDown:
             return
         finally:
             settlements.lent.watch()
 
-    def serve(self, lane, handler, priority):
-        """serve($self, lane, handler, priority)
+    def serve(self, worker_queue, handler, priority):
+        """serve($self, worker_queue, handler, priority)
         --
 
-        Give the messages of a lane to a plain handler, and settle each, until there will be none.
+        Give the messages of a worker queue to a plain handler, and settle each, until there will be none.
         """
         cdef Settlements settlements = self.settlements
         cdef Message message
@@ -375,9 +377,9 @@ cdef class MessageSource:
         cdef int64_t elapsed
         while True:
             try:
-                message = self.taken(lane, priority)
+                message = self.taken(worker_queue, priority)
                 if message is None:
-                    message = self.get(lane, None, priority)
+                    message = self.get(worker_queue, None, priority)
             except ShutDown:
                 return
             if message is None:
@@ -385,27 +387,27 @@ cdef class MessageSource:
             begin = perf_counter()
             call_handler(handler, message)
             elapsed = <int64_t> ((perf_counter() - begin) * 1e9)
-            self.note_handled(lane, message, elapsed)
+            self.note_handled(worker_queue, message, elapsed)
             if self.timing:
                 note_durations(self, message, begin if ONE_CLOCK else monotonic() - 1e-9 * elapsed, elapsed)
             if settlements.flush_requested:
                 self.give_way()
 
-    def handled(self, lane, Message message not None, int64_t elapsed):
-        """handled($self, lane, message, elapsed)
+    def handled(self, worker_queue, Message message not None, int64_t elapsed):
+        """handled($self, worker_queue, message, elapsed)
         --
 
-        Note that the handler of a lane's message took `elapsed` nanoseconds.
+        Note that the handler of a worker queue's message took `elapsed` nanoseconds.
         """
-        self.note_handled(lane, message, elapsed)
+        self.note_handled(worker_queue, message, elapsed)
         if self.timing:
             note_durations(self, message, NOT_NOW, elapsed)
 
-    def handled_many(self, lane, list messages not None, int64_t elapsed):
-        """handled_many($self, lane, messages, elapsed)
+    def handled_many(self, worker_queue, list messages not None, int64_t elapsed):
+        """handled_many($self, worker_queue, messages, elapsed)
         --
 
-        Note that a lane's messages took `elapsed` nanoseconds together: an equal part each.
+        Note that a worker queue's messages took `elapsed` nanoseconds together: an equal part each.
         """
         cdef Message message
         cdef int64_t each
@@ -413,12 +415,12 @@ cdef class MessageSource:
         if messages:
             each = self.note_time(elapsed, len(messages))
             for message in messages:
-                self.note_one(lane, message, each)
+                self.note_one(worker_queue, message, each)
                 if self.timing:
                     note_durations(self, message, NOT_NOW, each)
 
-    cdef int note_handled(self, object lane, Message message, int64_t elapsed) except -1:
-        self.note_one(lane, message, self.note_time(elapsed, 1))
+    cdef int note_handled(self, object worker_queue, Message message, int64_t elapsed) except -1:
+        self.note_one(worker_queue, message, self.note_time(elapsed, 1))
         return 0
 
     cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1:
@@ -433,9 +435,9 @@ cdef class MessageSource:
             self.settlements.send_soon()
         return each
 
-    cdef int note_one(self, object lane, Message message, int64_t elapsed) except -1:
+    cdef int note_one(self, object worker_queue, Message message, int64_t elapsed) except -1:
         if self.measures:
-            self.account(lane, message, elapsed)
+            self.account(worker_queue, message, elapsed)
         if message.deferred:
             self.deferring = True
         elif elapsed > SLOW:

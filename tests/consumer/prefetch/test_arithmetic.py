@@ -140,6 +140,6 @@ def test_no_worker_is_without_a_message() -> None:
     assert window.busying(0.0, 1.0, 100) == 100
 
 
-def test_a_measured_window_has_messages_for_most_lanes() -> None:
+def test_a_measured_window_has_messages_for_most_worker_queues() -> None:
     assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.125, 8) == {"a": 11}
-    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.125, 8, lanes=8) == {"a": 64}
+    assert window.measured_windows({"a": 500}, {"a": 1.0}, 1e-3, 0.125, 8, worker_queues=8) == {"a": 64}

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairsched.consumer.lanes import Lanes
 from fairsched.consumer.prefetch.hold import (
     LEAST_PATIENCE,
     LONGEST_PENALTY,
@@ -24,6 +23,7 @@ from fairsched.consumer.prefetch.hold import (
 )
 from fairsched.consumer.prefetch.measure import Measurements
 from fairsched.consumer.settings import ConsumerSettings
+from fairsched.consumer.worker_queues import WorkerQueues
 
 URL = "amqp://guest:guest@localhost/"
 
@@ -51,17 +51,17 @@ class Workshop:
         settings = ConsumerSettings(URL, {"a": 2, "b": 1}, prefetch={"a": 10, "b": 10}, **options)
         settings.anticipation = anticipation
         self.backlog = {"a": True, "b": True}
-        self.timers, self.lanes, self.measurements = Timers(), Lanes(settings), Measurements()
+        self.timers, self.worker_queues, self.measurements = Timers(), WorkerQueues(settings), Measurements()
         self.found = {name: self.channel(name) for name in ("a", "b")}
         self.backlogged = BackloggedSlots(
-            self.timers, settings, self.measurements, self.lanes, lambda: iter(self.found.values())
+            self.timers, settings, self.measurements, self.worker_queues, lambda: iter(self.found.values())
         )
 
     def channel(self, name: str) -> Any:
         return SimpleNamespace(queue=name, window=10, asking=False, backlogged=lambda may_ask: self.backlog[name])
 
     def held(self) -> set[object]:
-        return {name for name, slot in self.lanes.stats().items() if slot.held}
+        return {name for name, slot in self.worker_queues.stats().items() if slot.held}
 
 
 def test_a_queue_is_held_from_filling_its_window_until_it_is_empty() -> None:
@@ -102,7 +102,7 @@ def test_a_few_of_many_queues_are_asked_about_in_a_period_and_all_in_turn() -> N
     names = [f"q-{number}" for number in range(100)]
     settings = ConsumerSettings(URL, names)
     found = [doubtful(name) for name in names]
-    backlogged = BackloggedSlots(shop.timers, settings, shop.measurements, Lanes(settings), lambda: iter(found))
+    backlogged = BackloggedSlots(shop.timers, settings, shop.measurements, WorkerQueues(settings), lambda: iter(found))
     for one in found:
         backlogged.note_fill(one)
     for period in range(1, 26):
@@ -113,14 +113,14 @@ def test_a_few_of_many_queues_are_asked_about_in_a_period_and_all_in_turn() -> N
 
 def wait_in_vain(shop: Workshop) -> bool:
     """Whether slot "a", which gets nothing more, was waited for before "b" was served."""
-    (lane,) = shop.lanes.queues
-    lane.put("a", 1)
-    lane.put("b", 2)
-    assert lane.get() == ("a", 1)
+    (worker_queue,) = shop.worker_queues.queues
+    worker_queue.put("a", 1)
+    worker_queue.put("b", 2)
+    assert worker_queue.get() == ("a", 1)
     try:
-        assert lane.get(False) == ("b", 2)
+        assert worker_queue.get(False) == ("b", 2)
     except queue.Empty:
-        assert lane.get() == ("b", 2)
+        assert worker_queue.get() == ("b", 2)
         return True
     return False
 

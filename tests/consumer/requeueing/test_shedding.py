@@ -25,7 +25,7 @@ URL = "amqp://guest:guest@localhost/"
 
 
 class Bench:
-    """A lane, a law and a clock of its own."""
+    """A worker queue, a law and a clock of its own."""
 
     def __init__(self, alone: bool = False, **options: Any) -> None:
         codel = checked_codel(CoDel(**{"target": 0.1, "interval": 0.1, **options}), ordered=False)
@@ -34,7 +34,7 @@ class Bench:
         self.alone = alone
         self.counters = Counters()
         self.origin = FakeChannel("q")
-        self.lane = FairQueue(default_quantum=1)
+        self.worker_queue = FairQueue(default_quantum=1)
         self.tag = 0
         self.shedding = Shedding(codel, self.counters, lambda _: self.alone, lambda: "Advice", lambda: self.now)
 
@@ -46,17 +46,17 @@ class Bench:
             message = Message(
                 content, self.tag, redelivered, b"", BasicProperties(**properties), self.origin, arrived=self.now,
             )  # fmt: skip
-            self.lane.put(slot, message)
+            self.worker_queue.put(slot, message)
 
     def pull(self) -> tuple[list[int], int | None]:
         """Take messages until one is to be handled: tags of those that went back, and that one."""
         back = []
         while True:
             try:
-                slot, message = self.lane.get(False)
+                slot, message = self.worker_queue.get(False)
             except queue.Empty:
                 return back, None
-            if not self.shedding.returns(self.lane, slot, message):
+            if not self.shedding.returns(self.worker_queue, slot, message):
                 return back, message.delivery_tag
             back.append(message.delivery_tag)
 
@@ -272,7 +272,7 @@ def test_workers_side_by_side_lose_no_message() -> None:
         while True:
             bench.now += 0.001
             _, tag = bench.pull()
-            if tag is None and not bench.lane.qsize():
+            if tag is None and not bench.worker_queue.qsize():
                 return
             if tag is not None:
                 handled.append(tag)
@@ -316,12 +316,12 @@ def test_settings() -> None:
     assert ordered.asked == ()
 
 
-def test_lanes_of_one_slot_are_judged_apart_and_added_up() -> None:
+def test_worker_queues_of_one_slot_are_judged_apart_and_added_up() -> None:
     bench = Bench(requeue=False)
     other = FairQueue(default_quantum=1)
     judge: Callable[..., bool] = bench.shedding.returns
-    for lane in (bench.lane, other):
+    for worker_queue in (bench.worker_queue, other):
         waiting = message(b"x", redelivered=False)
         waiting.arrived = bench.now
-        assert not judge(lane, "s", waiting)
+        assert not judge(worker_queue, "s", waiting)
     assert bench.shedding.stats()["slots"]["s"].asked == 2

@@ -40,7 +40,7 @@ class BatchMethods(Generic[_Batches, _ArrowBatches]):
         Raises
         ------
         ConfigurationError
-            If an argument is invalid, or the consumer has lanes, which only `run` serves.
+            If an argument is invalid, or the consumer has worker queues, which only `run` serves.
         FairschedError, RuntimeError, BaseException
             As for an iteration over the consumer.
 

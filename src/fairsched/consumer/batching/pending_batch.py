@@ -31,8 +31,8 @@ class PendingBatch:
     ----------
     client : Client
         The client that receives the messages.
-    lane : FairQueue
-        The lane that they are taken from.
+    worker_queue : FairQueue
+        The worker queue that they are taken from.
     size : int
         Maximum number of messages.
     wait : float
@@ -50,9 +50,9 @@ class PendingBatch:
     For one thread, or task.
     """
 
-    def __init__(self, client: Client, lane: FairQueue, size: int, wait: float) -> None:
+    def __init__(self, client: Client, worker_queue: FairQueue, size: int, wait: float) -> None:
         self._client = client
-        self._lane = lane
+        self._worker_queue = worker_queue
         self._parts: list[list[Message]] = []
         self._size = size
         self._wait = wait
@@ -71,15 +71,15 @@ class PendingBatch:
         client = self._client
         if client.is_over():
             return 0
-        return count if self._lane.qsize() or not client.io_thread.channels.is_full() else 0
+        return count if self._worker_queue.qsize() or not client.io_thread.channels.is_full() else 0
 
     def left(self) -> float:
         """Return the remaining seconds."""
         return max(0.0, self._deadline - time.monotonic())
 
     def take(self, limit: int, seconds: float) -> None:
-        """Add messages of the lane, at most `limit`, waiting at most `seconds` for the first."""
-        take(self._parts, self._client, self._lane, limit, seconds)
+        """Add messages of the worker queue, at most `limit`, waiting at most `seconds` for the first."""
+        take(self._parts, self._client, self._worker_queue, limit, seconds)
         self._start()
 
     def add(self, messages: list[Message]) -> None:
@@ -103,16 +103,16 @@ class PendingBatch:
         """Return the messages, without those that the broker redelivers because their channel was lost meanwhile."""
         if len(self._parts) == 1:
             return self._parts[0]
-        return self._client.living(self._lane, list(chain.from_iterable(self._parts)))
+        return self._client.living(self._worker_queue, list(chain.from_iterable(self._parts)))
 
 
-def take(found: list[list[Message]], client: Client, lane: FairQueue, limit: int, seconds: float) -> None:
+def take(found: list[list[Message]], client: Client, worker_queue: FairQueue, limit: int, seconds: float) -> None:
     """Append to a list the messages that `Client.get_many` returns, also a list.
 
     That is one step: an exception raised by the handler of a signal comes before the messages are taken, or when the
     caller has them. Between a call and the assignment of its result it would lose them.
     """
-    found.extend(map(client.get_many, (lane,), (limit,), (seconds,)))
+    found.extend(map(client.get_many, (worker_queue,), (limit,), (seconds,)))
 
 
 def _fill(pending: PendingBatch, client: Client, size: int) -> None:
@@ -126,12 +126,12 @@ def _fill(pending: PendingBatch, client: Client, size: int) -> None:
             raise
 
 
-def each_batch(client: Client, lane: FairQueue, make: MakeBatches, size: int, wait: float) -> Iterator[Any]:
+def each_batch(client: Client, worker_queue: FairQueue, make: MakeBatches, size: int, wait: float) -> Iterator[Any]:
     """Yield batches until the consumer ends; see `Consumer.batches`. An interrupt requeues an unfinished batch."""
-    handled = partial(client.handled_many, lane)
+    handled = partial(client.handled_many, worker_queue)
     while not client.is_over():
         try:
-            with PendingBatch(client, lane, size, wait) as pending:
+            with PendingBatch(client, worker_queue, size, wait) as pending:
                 _fill(pending, client, size)
                 messages = pending.messages()
                 for batch in make(messages, client.failed_many, handled) if messages else ():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WorkerThreads:
-    """Threads that take messages in fair order, each from its lane, run the handler and settle.
+    """Threads that take messages in fair order, each from its worker queue, run the handler and settle.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class WorkerThreads:
 
     def _work(self, number: int, priority: int) -> None:
         try:
-            self._client.serve(self._client.lanes.of_worker(number), self._handler, priority)
+            self._client.serve(self._client.worker_queues.of_worker(number), self._handler, priority)
         except BaseException as error:
             # SystemExit, KeyboardInterrupt, or a fault of our own: the consumer ends with it.
             self._client.failed(error)

@@ -35,8 +35,8 @@ HELD_WORK = 1.0
 #: A measured window is so many times what keeps the workers busy, since times vary.
 HEADROOM = 1.25
 #: With an ordering key a measured window is this many messages for each worker at least: it cannot be known whose they
-#: are, and with n of them in w lanes about n / (n + w - 1) of the workers have one.
-EACH_LANE = 8
+#: are, and with n of them in w worker queues about n / (n + w - 1) of the workers have one.
+EACH_WORKER_QUEUE = 8
 
 
 def needed(units: Mapping[str, float], round_trip: float, service: float) -> dict[str, int]:
@@ -125,7 +125,7 @@ def measured_windows(
     round_trip: float | None,
     service: float,
     workers: int = 1,
-    lanes: int = 1,
+    worker_queues: int = 1,
 ) -> dict[str, int]:
     """Return the windows that replace the default ones when it is known how long handlers take.
 
@@ -141,7 +141,7 @@ def measured_windows(
         Seconds that one message occupies the worker pool, as measured.
     workers : int
         How many work side by side: each takes `workers` times as long for a message.
-    lanes : int
+    worker_queues : int
         How many of them serve only keys of their own; 1: none.
 
     Returns
@@ -158,8 +158,8 @@ def measured_windows(
     least, whole = needed(units, trip, pace), sum(units.values())
     # Of many queues one alone may have messages: a part of this would leave workers without any.
     alone = busying(trip, pace, workers, HEADROOM)
-    if lanes > 1:
-        alone = max(alone, EACH_LANE * lanes)
+    if worker_queues > 1:
+        alone = max(alone, EACH_WORKER_QUEUE * worker_queues)
     return {
         name: min(window, max(least[name], alone, math.ceil(HELD_WORK / pace * units[name] / whole)))
         for name, window in windows.items()

@@ -155,8 +155,8 @@ class WindowControl:
         service, settings = self._service(), self._settings
         if not service:
             return dict(settings.windows)
-        round_trip, workers, lanes = self._measurements.round_trip(), settings.workers, settings.lanes
-        found = measured_windows(settings.windows, settings.units, round_trip, service, workers, lanes)
+        round_trip, workers, worker_queues = self._measurements.round_trip(), settings.workers, settings.worker_queues
+        found = measured_windows(settings.windows, settings.units, round_trip, service, workers, worker_queues)
         return {**found, **{name: settings.windows[name] for name in self._fixed}}
 
     def _review(self, began: float) -> None:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
     from fairsched.consumer.channel import ConsumerChannel
-    from fairsched.consumer.lanes import Lanes
     from fairsched.consumer.prefetch.measure import Measurements
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.consumer.worker_queues import WorkerQueues
 
 #: How often a held slot has to show that more of it waits at the broker, in seconds.
 PERIOD = 0.05
@@ -57,7 +57,7 @@ class BackloggedSlots:
         window says nothing about a slot, and nothing is held.
     measurements : Measurements
         Knows the round trip.
-    lanes : Lanes
+    worker_queues : WorkerQueues
         Whose slots are held.
     channels : callable
         Iterates over the current channels.
@@ -79,13 +79,13 @@ class BackloggedSlots:
         loop: IOLoop,
         settings: ConsumerSettings,
         measurements: Measurements,
-        lanes: Lanes,
+        worker_queues: WorkerQueues,
         channels: Callable[[], Iterator[ConsumerChannel]],
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._measurements = measurements
-        self._lanes = lanes
+        self._worker_queues = worker_queues
         self._channels = channels
         self._held: dict[str, _Penalty] = {}
         #: The first queue to ask about, when its number comes.
@@ -103,11 +103,11 @@ class BackloggedSlots:
             self._set_patience()
             self._loop.call_later(PERIOD, self._review)
         self._held[found.queue] = _Penalty()
-        self._lanes.hold(found.queue, True, self._is_awaited(found))
+        self._worker_queues.hold(found.queue, True, self._is_awaited(found))
 
     def _set_patience(self) -> None:
         chosen, measurements = self._settings.anticipation, self._measurements
-        self._lanes.anticipate(
+        self._worker_queues.anticipate(
             chosen if chosen is not None else patience(measurements.round_trip(), measurements.refill())
         )
 
@@ -126,11 +126,11 @@ class BackloggedSlots:
             if backlogged:
                 if penalty.over():
                     awaited = self._is_awaited(found)
-                    before = self._lanes.hold(found.queue, True, awaited)
+                    before = self._worker_queues.hold(found.queue, True, awaited)
                     penalty.renew(awaited and not before)
             else:
                 del self._held[found.queue]
-                self._lanes.hold(found.queue, False)
+                self._worker_queues.hold(found.queue, False)
         if self._held:
             self._loop.call_later(PERIOD, self._review)
 

@@ -112,14 +112,14 @@ class Shedding:
         self._guard = threading.RLock()
         self._explained: set[str] = set()
 
-    def returns(self, lane: FairQueue, slot: Hashable, message: Message) -> bool:
-        """Judge a message just taken from a slot of a lane; True if it was sent back."""
-        key = (id(lane), slot)
+    def returns(self, worker_queue: FairQueue, slot: Hashable, message: Message) -> bool:
+        """Judge a message just taken from a slot of a worker queue; True if it was sent back."""
+        key = (id(worker_queue), slot)
         with self._guard:
             law = self._laws.get(key)
             if law is None:
                 law = self._laws[key] = copy.copy(self._codel)
-            left = lane.backlog(slot)
+            left = worker_queue.backlog(slot)
             now = self._clock()
             going = law.should_return(message.arrived, now, left)
             objection = self._objection(message) if going else ""
@@ -166,17 +166,19 @@ class Shedding:
         else:
             _log.info("%s, but has been returned %d times or may have been: it is kept", waited, self._codel.budget)
 
-    def law_of(self, lanes: Iterable[FairQueue], slot: Hashable) -> tuple[bool, CoDelStats] | None:
-        """Return whether messages of a slot are being returned, and its figures in all lanes; None: it had none yet."""
+    def law_of(self, worker_queues: Iterable[FairQueue], slot: Hashable) -> tuple[bool, CoDelStats] | None:
+        """Return whether messages of a slot are being returned, and its figures in all queues; None: none yet."""
         with self._guard:
-            laws = [law for lane in lanes if (law := self._laws.get((id(lane), slot))) is not None]
+            laws = [
+                law for worker_queue in worker_queues if (law := self._laws.get((id(worker_queue), slot))) is not None
+            ]
             found = [(law.dropping, law.stats()) for law in laws]
         if not found:
             return None
         return any(dropping for dropping, _ in found), functools.reduce(_added, (stats for _, stats in found))
 
     def stats(self) -> dict[str, Any]:
-        """Return the figures of the laws: by slot, those of all lanes added up."""
+        """Return the figures of the laws: by slot, those of all worker queues added up."""
         with self._guard:
             found = [(slot, law.stats(), law.dropping) for (_, slot), law in self._laws.items()]
         slots: dict[Hashable, CoDelStats] = {}

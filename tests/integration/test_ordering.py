@@ -1,4 +1,4 @@
-"""Lanes against a real broker: order within a key, whatever happens to the connection, and work side by side."""
+"""Worker queues against a real broker: order within a key, whatever happens to the connection, and parallel work."""
 
 from __future__ import annotations
 
@@ -188,12 +188,12 @@ def test_eight_workers_are_six_times_as_fast(broker: Node, new_queue: Declare) -
     consumer.run(handler)
     journal.check(count)
     speed_up = count * work / (max(moments) - min(moments))
-    # The fullest of the lanes has 266 of the 2000 keys: 7.5 is all there is.
+    # The fullest of the worker queues has 266 of the 2000 keys: 7.5 is all there is.
     assert speed_up >= 6, speed_up
 
 
 @pytest.mark.steady
-def test_shares_hold_with_lanes(broker: Node, new_queue: Declare) -> None:
+def test_shares_hold_with_worker_queues(broker: Node, new_queue: Declare) -> None:
     gold, free = new_queue("gold"), new_queue("free")
     for queue in (gold, free):
         publish(broker, queue, (f"account-{number % 500}" for number in range(4000)))
@@ -250,7 +250,7 @@ def test_a_failed_message_comes_back_behind_its_successors(broker: Node, new_que
     assert broker.count(queue) == 0
 
 
-def test_stop_finishes_what_waits_in_every_lane(broker: Node, new_queue: Declare) -> None:
+def test_stop_finishes_what_waits_in_every_worker_queue(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("stopping")
     publish(broker, queue, (f"account-{number % 50}" for number in range(1000)))
     journal, first = Journal(), threading.Lock()
@@ -271,7 +271,7 @@ def test_stop_finishes_what_waits_in_every_lane(broker: Node, new_queue: Declare
     assert journal.overlaps == journal.repeated == 0
 
 
-def test_leaving_at_once_gives_back_what_waits_in_every_lane(broker: Node, new_queue: Declare) -> None:
+def test_leaving_at_once_gives_back_what_waits_in_every_worker_queue(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("leaving")
     publish(broker, queue, (f"account-{number}" for number in range(200)))
     consumer = Consumer(broker.url, [queue], ordering_key="header:account", workers=4, prefetch=200)
@@ -287,7 +287,7 @@ def test_leaving_at_once_gives_back_what_waits_in_every_lane(broker: Node, new_q
     eventually(lambda: broker.count(queue) == 200 - stats["acked"])
 
 
-def test_coroutines_run_in_lanes(broker: Node, new_queue: Declare) -> None:
+def test_coroutines_run_in_worker_queues(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("aio-lanes")
     publish(broker, queue, (f"account-{number * 31 % 100}" for number in range(2000)))
     journal = Journal()
@@ -316,7 +316,7 @@ def test_coroutines_run_in_lanes(broker: Node, new_queue: Declare) -> None:
     assert broker.count(queue) == 0
 
 
-def test_lanes_are_served_by_run_alone(broker: Node, new_queue: Declare) -> None:
+def test_worker_queues_are_served_by_run_alone(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("one-by-one")
     publish(broker, queue, ["one"] * 3)
     options = {"ordering_key": "header:account", "workers": 2}
@@ -332,7 +332,7 @@ def test_lanes_are_served_by_run_alone(broker: Node, new_queue: Declare) -> None
                     pass
 
     asyncio.run(main())
-    # One worker is one lane: an iteration keeps every key's order.
+    # One worker has one queue: an iteration keeps every key's order.
     with Consumer(broker.url, [queue], ordering_key="header:account") as consumer:
         messages = list(itertools.islice(consumer, 3))
         assert sorted(int(message.body) for message in messages) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Lanes: messages of one ordering key run one after the other, messages of different keys side by side."""
+"""Worker queues: messages of one ordering key run one after the other, messages of different keys side by side."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.delivery._delivery import Message
 
-#: Points of a lane on the ring. The slowest lane bounds the speed of all: with 1024 points a lane has its share of
-#: the keys to within 3 % (one standard deviation), and eight lanes are placed in milliseconds.
+#: Points of a worker queue on the ring. The slowest worker queue bounds the speed of all: with 1024 points a worker
+#: queue has its share of the keys to within 3 % (one standard deviation), and eight worker queues are placed in
+#: milliseconds.
 POINTS = 1024
 
 #: The highest priority: takes messages, whichever threads wait for them.
 _FIRST = 2**31 - 1
 
 
-class Lanes:
+class WorkerQueues:
     """The queues in which deliveries wait: a fair queue for all workers, or with an ordering key one for each.
 
     Parameters
@@ -38,20 +39,22 @@ class Lanes:
     Attributes
     ----------
     queues : tuple of FairQueue
-        One per lane, all with the same quanta, so that shares hold inside each. A single one without an ordering key.
+        One per worker queue, all with the same quanta, so that shares hold inside each. A single one without an
+        ordering key.
 
     Notes
     -----
-    A lane is served by one worker, and a fair queue returns the messages of one slot, or of one subkey of it, in the
-    order in which they came: so messages of one key and one slot run in order, one at a time. The lanes stand on a hash
-    ring under names that do not depend on their number: with another number of workers most keys keep their lane.
+    A worker queue is served by one worker, and a fair queue returns the messages of one slot, or of one subkey of it,
+    in the order in which they came: so messages of one key and one slot run in order, one at a time. The worker queues
+    stand on a hash ring under names that do not depend on their number: with another number of workers most keys keep
+    their worker queue.
 
     Safe from any thread; one thread at a time may put.
     """
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._key = settings.ordering_key
-        names = [f"lane-{number}" for number in range(settings.lanes)]
+        names = [f"lane-{number}" for number in range(settings.worker_queues)]
         self.queues = tuple(
             FairQueue(
                 settings.quanta,
@@ -62,11 +65,11 @@ class Lanes:
             )
             for _ in names
         )
-        for lane in self.queues:
+        for worker_queue in self.queues:
             for slot, limit in settings.limits.items():
-                lane.set_limit(slot, limit)
+                worker_queue.set_limit(slot, limit)
             for slot, band in settings.bands.items():
-                lane.set_band(slot, band)
+                worker_queue.set_band(slot, band)
         self._named = dict(zip(names, self.queues, strict=True))
         self._ring = HashRing(dict.fromkeys(names, 1), points_per_weight=POINTS) if len(names) > 1 else None
 
@@ -80,17 +83,17 @@ class Lanes:
         Raises
         ------
         ConfigurationError
-            If it has several: a thread that takes messages one by one has no lane of its own.
+            If it has several: a thread that takes messages one by one has no worker queue of its own.
         """
         if len(self.queues) > 1:
             raise ConfigurationError(
-                f"ordering_key with workers={len(self.queues)} makes that many lanes, which run() serves; "
+                f"ordering_key with workers={len(self.queues)} makes that many worker queues, which run() serves; "
                 "take messages one by one with workers=1, which keeps the order of every key too"
             )
         return self.queues[0]
 
     def place(self, message: Message) -> FairQueue:
-        """Return the queue of the lane that a message belongs to; equal keys have the same one."""
+        """Return the worker queue that a message belongs to; equal keys have the same one."""
         if self._ring is None or self._key is None:
             return self.queues[0]
         key = self._key(message)
@@ -108,18 +111,18 @@ class Lanes:
         costs: list[int] | None = None,
         subkeys: list[Hashable] | None = None,
     ) -> list[Message]:
-        """Queue messages, in their order, each in its lane; one put per lane.
+        """Queue messages, in their order, each in its worker queue; one put per worker queue.
 
         Returns
         -------
         list of Message
-            Those that came too late: their lanes are shut down, so that no worker takes messages any more.
+            Those that came too late: their worker queues are shut down, so that no worker takes messages any more.
         """
         if self._ring is None:
             return _put(self.queues[0], slots, messages, costs, subkeys)
-        return self._put_in_lanes(slots, messages, costs, subkeys)
+        return self._put_in_worker_queues(slots, messages, costs, subkeys)
 
-    def _put_in_lanes(
+    def _put_in_worker_queues(
         self,
         slots: list[Hashable],
         messages: list[Message],
@@ -130,44 +133,44 @@ class Lanes:
         for index, message in enumerate(messages):
             groups.setdefault(self.place(message), []).append(index)
         refused: list[Message] = []
-        for lane, chosen in groups.items():
+        for worker_queue, chosen in groups.items():
             prices = None if costs is None else [costs[index] for index in chosen]
             whose = None if subkeys is None else [subkeys[index] for index in chosen]
             refused += _put(
-                lane, [slots[index] for index in chosen], [messages[index] for index in chosen], prices, whose
+                worker_queue, [slots[index] for index in chosen], [messages[index] for index in chosen], prices, whose
             )
         return refused
 
     def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:
-        """Say of a slot, in every lane, whether more of it waits upstream; True if it was waited for till now in all.
+        """Say of a slot, everywhere, whether more of it waits upstream; True if it was waited for till now in all.
 
-        A full window says so of the queue as a whole, not of one lane's part of it; but keys spread over all lanes,
-        and what a lane runs out of sooner, because it has only a part, it must be able to wait for. Where nothing
-        comes, no more than one turn was kept.
+        A full window says so of the queue as a whole, not of one worker queue's part of it; but keys spread over all
+        worker queues, and what a worker queue runs out of sooner, because it has only a part, it must be able to wait
+        for. Where nothing comes, no more than one turn was kept.
         """
-        before = [lane.hold(slot, held, awaited) for lane in self.queues]
+        before = [worker_queue.hold(slot, held, awaited) for worker_queue in self.queues]
         return all(before)
 
     def set_quanta(self, quanta: Mapping[Hashable, int]) -> None:
-        """Change the quanta of slots, in every lane; what is here is served by them from now on."""
-        for lane in self.queues:
+        """Change the quanta of slots, in every worker queue; what is here is served by them from now on."""
+        for worker_queue in self.queues:
             for slot, quantum in quanta.items():
-                lane.set_quantum(slot, quantum)
+                worker_queue.set_quantum(slot, quantum)
 
     def anticipate(self, seconds: float) -> None:
-        """Say for how long a held slot is waited for, in every lane, when its turn comes while it is empty."""
-        for lane in self.queues:
-            lane.anticipate(seconds)
+        """Say for how long a held slot is waited for, in every worker queue, when its turn comes while it is empty."""
+        for worker_queue in self.queues:
+            worker_queue.anticipate(seconds)
 
     def outlook(self, slot: Hashable) -> SlotOutlook | None:
-        """Return what stands before a slot's oldest message, with the figures of all lanes; None: there is none.
+        """Return what stands before a slot's oldest message, with the figures of all queues; None: there is none.
 
-        O(lanes and slots with messages).
+        O(worker queues and slots with messages).
         """
         found: list[SlotOutlook] = []
-        for lane in self.queues:
+        for worker_queue in self.queues:
             with contextlib.suppress(KeyError):
-                found.append(lane.outlook(slot))
+                found.append(worker_queue.outlook(slot))
         if not found:
             return None
         oldest = min(found, key=lambda one: math.inf if one.item is None else one.item.arrived)
@@ -176,56 +179,56 @@ class Lanes:
     def subkeys(self, slot: Hashable) -> dict[Hashable, int]:
         """Return the number of messages that wait by subkey of a slot. O(subkeys of it)."""
         found: Counter[Hashable] = Counter()
-        for lane in self.queues:
-            found.update(lane.subkeys(slot))
+        for worker_queue in self.queues:
+            found.update(worker_queue.subkeys(slot))
         return found
 
     def shutdown(self) -> None:
         """Take no more messages; what is here can still be taken out."""
-        for lane in self.queues:
-            lane.shutdown()
+        for worker_queue in self.queues:
+            worker_queue.shutdown()
 
     def leftovers(self) -> Iterator[Message]:
         """Take out and yield whatever is still here."""
-        for lane in self.queues:
-            lane.lift_limits()
+        for worker_queue in self.queues:
+            worker_queue.lift_limits()
             while True:
                 try:
-                    yield lane.get(False, priority=_FIRST)[1]
+                    yield worker_queue.get(False, priority=_FIRST)[1]
                 except (queue.Empty, ShutDown):
                     break
 
     def qsize(self) -> int:
         """Return the number of messages that wait."""
-        return sum(lane.qsize() for lane in self.queues)
+        return sum(worker_queue.qsize() for worker_queue in self.queues)
 
     def stats(self) -> dict[Hashable, SlotStats]:
-        """Return the figures of every slot, added up over the lanes; the quantum is that of one."""
+        """Return the figures of every slot, added up over the worker queues; the quantum is that of one."""
         merged: dict[Hashable, SlotStats] = {}
-        for lane in self.queues:
-            for name, new in lane.stats().items():
+        for worker_queue in self.queues:
+            for name, new in worker_queue.stats().items():
                 old = merged.get(name)
                 merged[name] = new if old is None else _added(old, new)
         return merged
 
     def limits(self) -> dict[Hashable, LimitStats]:
-        """Return what the limits of slots do; there are some in a single lane only. O(slots)."""
+        """Return what the limits of slots do; there are some in a single worker queue only. O(slots)."""
         return self.queues[0].limit_stats() if len(self.queues) == 1 else {}
 
 
 def _put(
-    lane: FairQueue,
+    worker_queue: FairQueue,
     slots: list[Hashable],
     messages: list[Message],
     costs: list[int] | None,
     subkeys: list[Hashable] | None,
 ) -> list[Message]:
-    """Queue messages in one lane; return them if it is shut down."""
+    """Queue messages in one worker queue; return them if it is shut down."""
     try:
         if subkeys is None:
-            lane.put_many(slots, messages, costs)
+            worker_queue.put_many(slots, messages, costs)
         else:
-            lane.put_many(slots, messages, costs, subkeys=subkeys)
+            worker_queue.put_many(slots, messages, costs, subkeys=subkeys)
     except ShutDown:
         return messages
     return []
