@@ -35,6 +35,7 @@ from fairsched.scheduling.limit import Limit
 
 if TYPE_CHECKING:
     from fairsched.broker import Broker
+    from fairsched.config.lanes import Lanes
     from fairsched.consumer import App, Consumer, Message, from_pika
     from fairsched.publisher import Publisher
 
@@ -53,6 +54,7 @@ __all__ = [
     "Dwrr",
     "FairQueue",
     "FairschedError",
+    "Lanes",
     "Limit",
     "Message",
     "MessageReturned",
@@ -74,6 +76,7 @@ _LATER = {
     "App": "consumer",
     "Broker": "broker",
     "Consumer": "consumer",
+    "Lanes": "config.lanes",
     "Message": "consumer",
     "Publisher": "publisher",
     "from_pika": "consumer",

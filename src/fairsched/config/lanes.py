@@ -1,0 +1,181 @@
+"""Lanes: the queues over which the messages of one name are spread, and which of them a tenant's messages go to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+
+from fairsched.amqp._properties import PROPERTY_NAMES
+from fairsched.amqp.shortstring import LONGEST, is_short_string
+from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.queues import Queue, thawed
+from fairsched.errors import ConfigurationError
+from fairsched.routing._ring import jump_hash, xxh64
+
+__all__ = ["Lanes"]
+
+#: More buckets than this take longer to declare than they help.
+MOST_BUCKETS = 1024
+#: Bytes that the names of lanes need beside the name: ".tenant.#" and 16 digits, rounded up.
+_SUFFIX = 32
+#: Arguments by which a queue would lose messages, or which the lanes set themselves.
+_REFUSED = ("x-expires", "x-single-active-consumer")
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One name, many queues: the messages of `name` are spread over lanes, so that no tenant waits for another.
+
+    The messages of a tenant go to one of a fixed number of buckets, by consistent hash. A tenant that publishes much
+    more than others gets a lane of its own: a queue that is declared when it is needed, and deleted when it has been
+    empty for a while.
+
+    Parameters
+    ----------
+    name : str
+        The name; lanes are queues called ``NAME.bucket.0``, …, and ``NAME.tenant.TENANT``. At most 223 bytes.
+    key : str
+        What says whose a message is: ``"header:NAME"`` or ``"property:NAME"``. Messages without it belong to the tenant
+        ``""``.
+    buckets : int
+        How many buckets, from 1 to 1024. All programs that use the lanes must say the same.
+    ordered : bool
+        Whether the messages of a tenant are handled in order, one at a time, over all processes. Then a lane is
+        consumed by one process at a time, and no tenant has a lane of its own.
+    arguments : mapping, optional
+        Arguments that all lanes are declared with, such as ``{"x-queue-type": "quorum"}``. All programs that use the
+        lanes must say the same.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is invalid; the message names it.
+
+    Notes
+    -----
+    Immutable. Safe from any thread.
+
+    A tenant's bucket is found by jump hash (Lamping and Veach, 2014) of the XXH64 of its name: with another number of
+    buckets most tenants keep theirs.
+
+    Examples
+    --------
+    >>> lanes = Lanes("orders", key="header:tenant")
+    >>> lanes.bucket_of("acme")
+    'orders.bucket.1'
+    >>> lanes.own_lane_of("acme"), lanes.own_lane_of("a b/c")
+    ('orders.tenant.acme', 'orders.tenant.a%20b%2Fc')
+    """
+
+    name: str
+    _: KW_ONLY
+    key: str
+    buckets: int = 16
+    ordered: bool = False
+    arguments: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    def __post_init__(self) -> None:
+        if not (self.name and is_short_string(self.name) and len(self.name.encode()) <= LONGEST - _SUFFIX):
+            raise ConfigurationError(f"a name of lanes has 1 to {LONGEST - _SUFFIX} bytes of text, got {self.name!r}")
+        source, _, what = self.key.partition(":") if isinstance(self.key, str) else ("", "", "")
+        if not (source == "header" and what) and not (source == "property" and what in _PROPERTIES):
+            raise ConfigurationError(
+                f"key of lanes {self.name!r} must be 'header:NAME' or 'property:NAME', got {self.key!r}"
+            )
+        if isinstance(self.buckets, bool) or not isinstance(self.buckets, int) or not 1 <= self.buckets <= MOST_BUCKETS:
+            raise ConfigurationError(
+                f"buckets of lanes {self.name!r} must be a whole number from 1 to {MOST_BUCKETS}, got {self.buckets!r}"
+            )
+        if not isinstance(self.ordered, bool):
+            raise ConfigurationError(f"ordered of lanes {self.name!r} must be True or False, got {self.ordered!r}")
+        self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        if self.arguments is None:
+            return
+        if not isinstance(self.arguments, Mapping) or not all(isinstance(name, str) for name in self.arguments):
+            raise ConfigurationError(
+                f"arguments of lanes {self.name!r} must be a mapping of names to values, got {self.arguments!r}"
+            )
+        for name in _REFUSED:
+            if name in self.arguments:
+                raise ConfigurationError(
+                    f"arguments of lanes {self.name!r} cannot have {name}, which "
+                    + ("deletes messages" if name == "x-expires" else "ordered=True sets")
+                )
+        if self.arguments.get("x-queue-type") == "stream":
+            raise ConfigurationError(f"arguments of lanes {self.name!r}: a lane cannot be a stream")
+        object.__setattr__(self, "arguments", FrozenMapping(self.arguments))
+
+    def bucket_of(self, tenant: object) -> str:
+        """Return the name of the bucket of a tenant. O(length of its name).
+
+        Parameters
+        ----------
+        tenant : hashable
+            As the consumer's ``key=`` returns it. Tenants that are equal have the same bucket.
+
+        Returns
+        -------
+        str
+            The name of a queue.
+        """
+        return f"{self.name}.bucket.{jump_hash(xxh64(_octets(tenant)), self.buckets)}"
+
+    def own_lane_of(self, tenant: object) -> str:
+        """Return the name of the lane that a tenant has for itself while it publishes much. O(length of its name).
+
+        Parameters
+        ----------
+        tenant : hashable
+            As for `bucket_of`.
+
+        Returns
+        -------
+        str
+            The name of a queue. Text is quoted as in URLs; a name that would be too long becomes its hash.
+        """
+        octets = _octets(tenant)
+        text = quote(octets, safe="")
+        if len(self.name.encode()) + len(text) > LONGEST - _SUFFIX:
+            text = f"#{xxh64(octets):016x}"
+        return f"{self.name}.tenant.{text}"
+
+    def is_own_lane(self, queue: str) -> bool:
+        """Whether a queue is named as the lane of a tenant alone."""
+        return queue.startswith(f"{self.name}.tenant.")
+
+    @property
+    def registry(self) -> str:
+        """Name of the exchange on which lanes are announced, and of the queue that remembers them."""
+        return f"{self.name}.lanes"
+
+    @property
+    def bucket_names(self) -> list[str]:
+        """Names of the buckets."""
+        return [f"{self.name}.bucket.{number}" for number in range(self.buckets)]
+
+    def queue(self, name: str, weight: int = 1) -> Queue:
+        """Return a lane as a queue to consume, which is declared if it does not exist."""
+        arguments = thawed(self.arguments or {})
+        if self.ordered:
+            arguments["x-single-active-consumer"] = True
+        return Queue(name, weight=weight, durable=True, arguments=arguments)
+
+
+_PROPERTIES = frozenset(PROPERTY_NAMES) - {"headers"}
+
+
+def _octets(tenant: object) -> bytes:
+    """Return bytes that stand for a tenant: the same for values that are equal, which are one slot of a consumer."""
+    if isinstance(tenant, str):
+        return tenant.encode("utf-8", "surrogatepass")
+    if isinstance(tenant, bytes | bytearray):
+        return bytes(tenant)
+    if isinstance(tenant, int | float | Decimal) and math.isfinite(tenant) and tenant == int(tenant):
+        return str(int(tenant)).encode()
+    return b"" if tenant is None else ascii(tenant).encode()
