@@ -11,6 +11,7 @@ import celery
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
+from fairsched import Lanes
 from fairsched.integrations.celery import fair_shares
 from fairsched.integrations.dramatiq import FairShares
 
@@ -26,7 +27,9 @@ app.conf.update(
     worker_cancel_long_running_tasks_on_connection_loss=False,
 )
 dramatiq.set_broker(RabbitmqBroker(url=os.environ["BROKER_URL"]))
-if ARGUMENTS:
+if "lanes" in ARGUMENTS:
+    fair_shares(app, **{**ARGUMENTS, "lanes": Lanes(**ARGUMENTS["lanes"])})
+elif ARGUMENTS:
     fair_shares(app, **{name: value for name, value in ARGUMENTS.items() if name != "key"},
                 key=ARGUMENTS.get("key", "queue").replace("option:", "header:"))  # fmt: skip
     dramatiq.get_broker().add_middleware(FairShares(**ARGUMENTS))
