@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-import pika
+import celery
+import kombu
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 from support.frameworks import Jobs
 from support.rabbitmq import Broker
 from support.waiting import eventually
 
 from fairsched import Lanes
+from fairsched.lanes.announcement import NEW, Announcement, encode
 
 _numbers = itertools.count()
 QUIET = [f"quiet-{number}" for number in range(20)]
@@ -30,14 +34,24 @@ def jobs_of(broker: Broker, lanes: Lanes, done: Path, **shares: Any) -> Jobs:
     return Jobs("celery", broker.url, [lanes.name], done, {"lanes": named, "cost": "constant", **shares}, 8)
 
 
-def spread(broker: Broker, lanes: Lanes, hot: Iterable[str] = ()) -> None:
+def open_lanes(channel: BlockingChannel, lanes: Lanes, hot: Collection[str]) -> None:
+    """Declare lanes, as who places messages does; and announce those of hot tenants."""
+    channel.confirm_delivery()
+    channel.exchange_declare(lanes.registry, durable=True)
+    channel.queue_declare(lanes.registry, durable=True)
+    channel.queue_bind(lanes.registry, lanes.registry, NEW)
+    for name in lanes.bucket_names:
+        channel.queue_declare(name, durable=True, arguments=lanes.queue(name).arguments)
+    for tenant in hot:
+        name = lanes.own_lane_of(tenant)
+        channel.queue_declare(name, durable=True, arguments=lanes.queue(name).arguments)
+        channel.basic_publish(lanes.registry, NEW, encode(Announcement(name, tenant)), mandatory=True)
+
+
+def spread(broker: Broker, lanes: Lanes, hot: Collection[str] = ()) -> None:
     """Move what waits in the queue of lanes: of hot tenants to their own lanes, the rest to their buckets."""
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for name in (*lanes.bucket_names, *map(lanes.own_lane_of, hot)):
-            queue = lanes.queue(name)
-            channel.queue_declare(name, durable=True, arguments=dict(queue.arguments or {}))
+    with broker.connect() as channel:
+        open_lanes(channel, lanes, hot)
         while True:
             method, properties, body = channel.basic_get(lanes.name)
             if method is None:
@@ -48,6 +62,21 @@ def spread(broker: Broker, lanes: Lanes, hot: Iterable[str] = ()) -> None:
             channel.basic_ack(method.delivery_tag)
 
 
+def send_to(broker: Broker, lane: str, tenant: str, names: Iterable[str], busy: float = 0) -> None:
+    """Send tasks as if they had been moved to a lane."""
+    with celery.Celery(broker=broker.url) as app:
+        app.conf.broker_transport_options = {"confirm_publish": True}
+        for name in names:
+            app.send_task(
+                "work", (name, busy), queue=kombu.Queue(lane, no_declare=True), headers={"tenant": tenant}
+            )
+
+
+def place_of_last_quiet(jobs: Jobs) -> int:
+    """Return how many tasks had begun when the last task of a quiet tenant began."""
+    return max(place for place, (name, _) in enumerate(jobs.begun()) if name != "flood")
+
+
 def test_tasks_in_the_buckets_are_served_by_turns_of_tenants(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
     jobs = jobs_of(broker, lanes, tmp_path / "done")
     tenants = [tenant for tenant in QUIET if lanes.bucket_of(tenant) != lanes.bucket_of("flood")]
@@ -56,6 +85,29 @@ def test_tasks_in_the_buckets_are_served_by_turns_of_tenants(broker: Broker, lan
     spread(broker, lanes)
     with jobs.worker():
         eventually(lambda: len(jobs.begun()) == 300 + len(tenants), 120)
-    order = [name for name, _ in jobs.begun()]
     # Each bucket has a window of eight.
-    assert max(place for place, name in enumerate(order) if name != "flood") < 100
+    assert place_of_last_quiet(jobs) < 100
+
+
+def test_a_lane_of_a_hot_tenant_is_found_when_the_worker_starts(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    jobs.send(f"for _ in range(300): send({lanes.name!r}, 'flood', 0.01, 'flood')")
+    jobs.send(f"for tenant in {QUIET!r}: send({lanes.name!r}, tenant, 0.01, tenant)")
+    spread(broker, lanes, ["flood"])
+    with jobs.worker():
+        eventually(lambda: len(jobs.begun()) == 300 + len(QUIET), 60)
+    assert place_of_last_quiet(jobs) < 100
+
+
+def test_a_lane_that_is_new_is_found_while_the_worker_runs(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    with jobs.worker():
+        jobs.send(f"send({lanes.name!r}, 'first', 0, 'first')")
+        eventually(lambda: len(jobs.begun()) == 1, 60)
+        for tenant in "a", "b":
+            lane = lanes.own_lane_of(tenant)
+            with broker.connect() as channel:
+                open_lanes(channel, lanes, [tenant])
+            send_to(broker, lane, tenant, [f"{tenant}-{number}" for number in range(20)])
+            eventually(lambda lane=lane: broker.left(lane) == 0, 10)
+    assert Counter(name[0] for name, _ in jobs.begun()) == {"f": 1, "a": 20, "b": 20}

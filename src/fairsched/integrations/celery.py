@@ -228,10 +228,10 @@ class ChannelForEachQueue(kombu.Consumer):  # type: ignore[misc]  # kombu has no
 
     def cancel(self) -> None:
         """Cancel all consumers."""
-        for name in list(self._active_tags):
-            self._cancel(name)
         if self._lanes:
             self._lanes.end(self)
+        for name in list(self._active_tags):
+            self._cancel(name)
 
     close = cancel
 
@@ -255,13 +255,15 @@ class ChannelForEachQueue(kombu.Consumer):  # type: ignore[misc]  # kombu has no
             self._queues[queue.name] = queue = queue(channel)
             queue.declare()
             self._open(queue, channel, self.no_ack)
-        except channel.connection.channel_errors:
+        except self._worker.consumer.channel_errors:
             self._queues.pop(queue.name, None)
             self._own.pop(queue.name, None)
             raise
 
     def close_lane(self, name: str) -> None:
-        """Close the channel of a lane that is cancelled and has no unacknowledged message."""
+        """Close the channel of a lane: in one step its consumer ends, and what is under way returns to the lane."""
+        self._active_tags.pop(name, None)
+        self._queues.pop(name, None)
         own = self._own.pop(name, None)
         if own is not None:
             own.channel.close()

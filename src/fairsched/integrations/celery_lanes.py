@@ -1,19 +1,32 @@
-"""Lanes in a Celery worker: which of them its consumer consumes, and which are idle."""
+"""Lanes in a Celery worker: which of them its consumer consumes, and how they stand."""
 
 from __future__ import annotations
 
 import logging
-import time
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import kombu
+from amqp.exceptions import ResourceError
 
 from fairsched.config.lanes import Lanes
+from fairsched.consumer.log_limit import LogLimit
+from fairsched.integrations.celery_registry import RegistryThread
+from fairsched.lanes.own_lanes import Activity
 
 if TYPE_CHECKING:
     from fairsched.integrations.celery import ChannelForEachQueue
 
 _log = logging.getLogger(__name__)
+
+#: Seconds that a stopping worker waits for the thread that hears of lanes.
+_LONGEST_END = 5.0
+#: The messages of a lane are pruned from this number on.
+_FEW = 16
 
 
 class LanesOfWorker:
@@ -21,46 +34,62 @@ class LanesOfWorker:
 
     Notes
     -----
-    All methods are for the thread of the worker's event loop.
+    `activities`, `consume` and `leave` are for the thread that hears of own lanes, which is new whenever the worker
+    begins to consume the queue; all other methods are for the thread of the worker's event loop.
     """
 
     def __init__(self, worker: Any, lanes: Lanes) -> None:
         self._worker = worker
         self._lanes = lanes
         self._buckets = frozenset(lanes.bucket_names)
+        #: Own lanes by name; changed by the event loop only.
         self._own: dict[str, OwnLane] = {}
         self._consumer: ChannelForEachQueue | None = None
+        self._before: ChannelForEachQueue | None = None
+        self._thread: RegistryThread | None = None
+        self._calls = LoopCalls()
+        self._reports = LogLimit()
+        self.listen = self._calls.listen
 
     @property
     def name(self) -> str:
         """Name of the queue that has these lanes."""
         return self._lanes.name
 
-    def listen(self, hub: Any) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
     def begin(self, consumer: ChannelForEachQueue) -> None:
-        """Consume the buckets: the consumer consumes the queue of these lanes from now on."""
-        self._consumer = consumer
+        """Consume the lanes: the consumer consumes their queue from now on."""
         for name in self._lanes.bucket_names:
             consumer.add_lane(self._queue(name))
+        if consumer is not self._before:  # after a lost connection
+            self._own.clear()
+        self._consumer = self._before = consumer
+        app = self._worker.app
+        connect = partial(app.connection_for_read, heartbeat=app.conf.broker_heartbeat)
+        self._thread = RegistryThread(self._lanes, connect, self)
+        self._thread.start()
 
     def end(self, consumer: ChannelForEachQueue) -> None:
         """Cancel the lanes: the consumer does not consume their queue any more."""
         if consumer is not self._consumer:
             return
         self._consumer = None
+        if self._thread is not None:
+            self._thread.stop()
         for name in (*self._lanes.bucket_names, *self._own):
             consumer.cancel_by_queue(name)
-        self._own.clear()
+        for own in self._own.values():
+            own.consumed = False
+
+    def stop(self) -> None:
+        """Wait until the last thread has ended."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread.join(_LONGEST_END)
 
     def received(self, queue: str, message: Any) -> None:
-        """Note a message; one from a lane gets the address under which its producer published it.
+        """Note a message; one from a lane gets the address to which its producer published it.
 
-        Celery publishes a retry where its task came from. The lane might be gone by then.
+        Celery publishes the retry of a task to where the task came from, and the lane might be gone by then.
         """
         own = self._own.get(queue)
         if own is not None:
@@ -69,33 +98,102 @@ class LanesOfWorker:
             return
         message.delivery_info.update(exchange="", routing_key=self.name)
 
+    # For the thread that hears of own lanes -----------------------------------------------------------------------
+
+    def activities(self) -> Mapping[str, Activity]:
+        """Return how own lanes stand."""
+        return {name: own.activity() for name, own in self._own.copy().items()}
+
+    def consume(self, lane: str) -> None:
+        """Have the event loop consume an own lane."""
+        self._calls.make(partial(self._begin_own, lane))
+
+    def leave(self, lane: str) -> None:
+        """Have the event loop leave an own lane, unless a message of it is not settled."""
+        self._calls.make(partial(self._leave_own, lane))
+
+    def _begin_own(self, lane: str) -> None:
+        if self._consumer is None:
+            return
+        own = self._own.setdefault(lane, OwnLane())
+        if own.consumed:
+            return
+        own.consumed = True  # before its first message comes
+        try:
+            self._consumer.add_lane(self._queue(lane))
+        except (*self._worker.consumer.channel_errors, ResourceError) as error:
+            # What has been received on a channel that the broker has closed comes again.
+            del self._own[lane]
+            if self._thread is not None:
+                self._thread.refused(lane)
+            if self._reports.due(lane):
+                _log.warning("lane %r cannot be consumed: %s; trying again later", lane, error)
+
+    def _leave_own(self, lane: str) -> None:
+        own = self._own.get(lane)
+        if self._consumer is not None and own is not None and not own.unsettled():
+            del self._own[lane]
+            self._consumer.close_lane(lane)
+
     def _queue(self, name: str) -> kombu.Queue:
         queue = self._lanes.queue(name)
         return kombu.Queue(name, durable=True, queue_arguments=dict(queue.arguments or {}))
 
 
 class OwnLane:
-    """Messages of a tenant's own lane that may not be settled yet, and when the last one came."""
+    """Messages of a tenant's own lane, as far as they may not be settled yet."""
 
-    __slots__ = ("_prune_at", "_unsettled", "last")
+    __slots__ = ("_delivered", "_messages", "_prune_at", "consumed")
 
     def __init__(self) -> None:
-        self.last = time.monotonic()
-        self._unsettled: list[Any] = []
+        self.consumed = False
+        self._delivered = 0
+        self._messages: list[Any] = []
         self._prune_at = _FEW
 
     def received(self, message: Any) -> None:
-        """Note a message. O(1), amortized."""
-        self.last = time.monotonic()
-        self._unsettled.append(message)
-        if len(self._unsettled) >= self._prune_at:
-            self._prune_at = max(_FEW, 2 * self.unsettled())
+        """Note a message. O(1), amortized. For the event loop."""
+        self._delivered += 1
+        self._messages.append(message)
+        if len(self._messages) >= self._prune_at:
+            self._messages = [message for message in self._messages if not message.acknowledged]
+            self._prune_at = max(_FEW, 2 * len(self._messages))
 
     def unsettled(self) -> int:
-        """Return how many messages are not settled. O(number of them), amortized."""
-        self._unsettled = [message for message in self._unsettled if not message.acknowledged]
-        return len(self._unsettled)
+        """Return how many messages are not settled. O(number of messages). Safe from any thread."""
+        return sum(not message.acknowledged for message in tuple(self._messages))
+
+    def activity(self) -> Activity:
+        """Return how the lane stands. Safe from any thread."""
+        return Activity(self.consumed, self._delivered, self.unsettled())
 
 
-#: A lane's list of messages is pruned from this length on.
-_FEW = 16
+class LoopCalls:
+    """Calls that other threads want the event loop of a worker to make.
+
+    Notes
+    -----
+    `Hub.call_soon` of older releases of kombu does not wake the loop.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._reader, self._writer = socket.socketpair()
+        for end in self._reader, self._writer:
+            end.setblocking(False)
+
+    def make(self, call: Callable[[], None]) -> None:
+        """Have the event loop make a call. Safe from any thread."""
+        self._calls.append(call)
+        with suppress(BlockingIOError):  # when it is full, the loop will wake in any case
+            self._writer.send(b"\0")
+
+    def listen(self, hub: Any) -> None:
+        """Have an event loop make the calls; it forgets this when a connection is lost."""
+        hub.add_reader(self._reader, self._make_all)
+
+    def _make_all(self) -> None:
+        with suppress(BlockingIOError):
+            self._reader.recv(4096)
+        while self._calls:
+            self._calls.popleft()()
