@@ -199,7 +199,8 @@ class ConsumerOptions:
         metadata=_row(
             values.QUEUES,
             "NAME[=WEIGHT],...",
-            "Queues to consume, all with weights or all without; a queue may have a table of options instead, and lanes have one.",
+            "Queues to consume, all with weights or all without; a queue may have a table of options instead, and "
+            "lanes have one.",
             unset="those of the app",
         )
     )
