@@ -14,16 +14,18 @@ import kombu
 from amqp.exceptions import ResourceError
 
 from fairsched.config.lanes import Lanes
+from fairsched.config.queues import Queue
 from fairsched.consumer.log_limit import LogLimit
-from fairsched.integrations.celery_registry import RegistryThread
+from fairsched.integrations.celery_urls import broker_urls
 from fairsched.lanes.own_lanes import Activity
+from fairsched.lanes.registry import LaneRegistry
 
 if TYPE_CHECKING:
     from fairsched.integrations.celery import ChannelForEachQueue
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a stopping worker waits for the thread that hears of lanes.
+#: Seconds that a stopping worker waits for the registry's thread.
 _LONGEST_END = 5.0
 #: The messages of a lane are pruned from this number on.
 _FEW = 16
@@ -34,19 +36,20 @@ class LanesOfWorker:
 
     Notes
     -----
-    `activities`, `consume` and `leave` are for the thread that hears of own lanes, which is new whenever the worker
-    begins to consume the queue; all other methods are for the thread of the worker's event loop.
+    `add_queue`, `remove_queue` and `activity` are for the thread of the registry, which finds the own lanes; all else
+    is for the thread of the worker's event loop. There is a new registry whenever the worker begins with the queue.
     """
 
     def __init__(self, worker: Any, lanes: Lanes) -> None:
         self._worker = worker
         self._lanes = lanes
+        self._urls = broker_urls(worker.app)
         self._buckets = frozenset(lanes.bucket_names)
         #: Own lanes by name; changed by the event loop only.
         self._own: dict[str, OwnLane] = {}
         self._consumer: ChannelForEachQueue | None = None
         self._before: ChannelForEachQueue | None = None
-        self._thread: RegistryThread | None = None
+        self._registry: LaneRegistry | None = None
         self._calls = LoopCalls()
         self._reports = LogLimit()
         self.listen = self._calls.listen
@@ -59,32 +62,31 @@ class LanesOfWorker:
     def begin(self, consumer: ChannelForEachQueue) -> None:
         """Consume the lanes: the consumer consumes their queue from now on."""
         for name in self._lanes.bucket_names:
-            consumer.add_lane(self._queue(name))
+            consumer.add_lane(_as_kombu(self._lanes.queue(name)))
         if consumer is not self._before:  # after a lost connection
             self._own.clear()
         self._consumer = self._before = consumer
-        app = self._worker.app
-        connect = partial(app.connection_for_read, heartbeat=app.conf.broker_heartbeat)
-        self._thread = RegistryThread(self._lanes, connect, self)
-        self._thread.start()
+        self._registry = LaneRegistry([self._lanes], self._urls, self, lambda _tenant: 1)
+        self._registry.start(lambda: self._consumer is not consumer)
 
     def end(self, consumer: ChannelForEachQueue) -> None:
         """Cancel the lanes: the consumer does not consume their queue any more."""
         if consumer is not self._consumer:
             return
         self._consumer = None
-        if self._thread is not None:
-            self._thread.stop()
-        for name in (*self._lanes.bucket_names, *self._own):
-            consumer.cancel_by_queue(name)
+        self._end_registry(0)
         for own in self._own.values():
             own.consumed = False
+        for name in (*self._lanes.bucket_names, *self._own):
+            consumer.cancel_by_queue(name)
 
     def stop(self) -> None:
-        """Wait until the last thread has ended."""
-        if self._thread is not None:
-            self._thread.stop()
-            self._thread.join(_LONGEST_END)
+        """Wait until the registry has ended."""
+        self._end_registry(_LONGEST_END)
+
+    def _end_registry(self, timeout: float) -> None:
+        if self._registry is not None:
+            self._registry.end(timeout)
 
     def received(self, queue: str, message: Any) -> None:
         """Note a message; one from a lane gets the address to which its producer published it.
@@ -98,46 +100,44 @@ class LanesOfWorker:
             return
         message.delivery_info.update(exchange="", routing_key=self.name)
 
-    # For the thread that hears of own lanes -----------------------------------------------------------------------
+    # For the registry --------------------------------------------------------------------------------------------
 
-    def activities(self) -> Mapping[str, Activity]:
+    def add_queue(self, queue: Queue) -> None:
+        """Have the event loop consume an own lane."""
+        self._calls.make(partial(self._add, queue))
+
+    def remove_queue(self, name: str) -> None:
+        """Have the event loop leave an own lane, unless a message of it is not settled."""
+        self._calls.make(partial(self._remove, name))
+
+    def activity(self) -> Mapping[str, Activity]:
         """Return how own lanes stand."""
         return {name: own.activity() for name, own in self._own.copy().items()}
 
-    def consume(self, lane: str) -> None:
-        """Have the event loop consume an own lane."""
-        self._calls.make(partial(self._begin_own, lane))
-
-    def leave(self, lane: str) -> None:
-        """Have the event loop leave an own lane, unless a message of it is not settled."""
-        self._calls.make(partial(self._leave_own, lane))
-
-    def _begin_own(self, lane: str) -> None:
+    def _add(self, queue: Queue) -> None:
         if self._consumer is None:
             return
-        own = self._own.setdefault(lane, OwnLane())
+        own = self._own.setdefault(queue.name, OwnLane())
         if own.consumed:
             return
         own.consumed = True  # before its first message comes
         try:
-            self._consumer.add_lane(self._queue(lane))
+            self._consumer.add_lane(_as_kombu(queue))
         except (*self._worker.consumer.channel_errors, ResourceError) as error:
-            # What has been received on a channel that the broker has closed comes again.
-            del self._own[lane]
-            if self._thread is not None:
-                self._thread.refused(lane)
-            if self._reports.due(lane):
-                _log.warning("lane %r cannot be consumed: %s; trying again later", lane, error)
+            # The registry sees that the lane is not consumed, and tries again.
+            del self._own[queue.name]
+            if self._reports.due(queue.name):
+                _log.warning("lane %r cannot be consumed, and is tried again: %s", queue.name, error)
 
-    def _leave_own(self, lane: str) -> None:
-        own = self._own.get(lane)
+    def _remove(self, name: str) -> None:
+        own = self._own.get(name)
         if self._consumer is not None and own is not None and not own.unsettled():
-            del self._own[lane]
-            self._consumer.close_lane(lane)
+            del self._own[name]
+            self._consumer.close_lane(name)
 
-    def _queue(self, name: str) -> kombu.Queue:
-        queue = self._lanes.queue(name)
-        return kombu.Queue(name, durable=True, queue_arguments=dict(queue.arguments or {}))
+
+def _as_kombu(queue: Queue) -> kombu.Queue:
+    return kombu.Queue(queue.name, durable=True, queue_arguments=dict(queue.arguments or {}))
 
 
 class OwnLane:
