@@ -13,6 +13,7 @@ import kombu
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from support.frameworks import Jobs
+from support.proxy import Proxy, behind
 from support.rabbitmq import Broker
 from support.waiting import eventually
 
@@ -28,10 +29,11 @@ def lanes() -> Lanes:
     return Lanes(f"celery-lanes-{next(_numbers)}", key="header:tenant", buckets=4)
 
 
-def jobs_of(broker: Broker, lanes: Lanes, done: Path, **shares: Any) -> Jobs:
+def jobs_of(broker: Broker, lanes: Lanes, done: Path, url: str = "") -> Jobs:
     """Return jobs of an app whose queue has lanes; a worker prefetches four for each process."""
-    named = {"name": lanes.name, "key": lanes.key, "buckets": lanes.buckets, "arguments": lanes.arguments}
-    return Jobs("celery", broker.url, [lanes.name], done, {"lanes": named, "cost": "constant", **shares}, 8)
+    arguments = dict(lanes.arguments or {})
+    named = {"name": lanes.name, "key": lanes.key, "buckets": lanes.buckets, "arguments": arguments}
+    return Jobs("celery", url or broker.url, [lanes.name], done, {"lanes": named, "cost": "constant"}, 8)
 
 
 def open_lanes(channel: BlockingChannel, lanes: Lanes, hot: Collection[str]) -> None:
@@ -62,13 +64,15 @@ def spread(broker: Broker, lanes: Lanes, hot: Collection[str] = ()) -> None:
             channel.basic_ack(method.delivery_tag)
 
 
-def send_to(broker: Broker, lane: str, tenant: str, names: Iterable[str], busy: float = 0) -> None:
+def send_to(
+    broker: Broker, lane: str, tenant: str, names: Iterable[str], busy: float = 0, **options: object
+) -> None:
     """Send tasks as if they had been moved to a lane."""
     with celery.Celery(broker=broker.url) as app:
         app.conf.broker_transport_options = {"confirm_publish": True}
         for name in names:
             app.send_task(
-                "work", (name, busy), queue=kombu.Queue(lane, no_declare=True), headers={"tenant": tenant}
+                "work", (name, busy), queue=kombu.Queue(lane, no_declare=True), headers={"tenant": tenant}, **options
             )
 
 
@@ -111,3 +115,113 @@ def test_a_lane_that_is_new_is_found_while_the_worker_runs(broker: Broker, lanes
             send_to(broker, lane, tenant, [f"{tenant}-{number}" for number in range(20)])
             eventually(lambda lane=lane: broker.left(lane) == 0, 10)
     assert Counter(name[0] for name, _ in jobs.begun()) == {"f": 1, "a": 20, "b": 20}
+
+
+def names_of(jobs: Jobs) -> set[str]:
+    return {name for name, _ in jobs.begun()}
+
+
+def filled(broker: Broker, lanes: Lanes, count: int = 100) -> set[str]:
+    """Put tasks of 10 ms into two buckets and an own lane; return their names."""
+    with broker.connect() as channel:
+        open_lanes(channel, lanes, ["flood"])
+    expected = set()
+    for lane in lanes.bucket_names[0], lanes.bucket_names[1], lanes.own_lane_of("flood"):
+        names = [f"{lane}-{number}" for number in range(count)]
+        send_to(broker, lane, lane, names, 0.01)
+        expected |= set(names)
+    return expected
+
+
+def test_a_worker_that_is_killed_loses_no_task(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    expected = filled(broker, lanes)
+    with jobs.worker() as worker:
+        eventually(lambda: len(jobs.begun()) >= 60, 60)
+        worker.kill()
+        worker.wait()
+    with jobs.worker():
+        eventually(lambda: names_of(jobs) == expected, 60)
+        eventually(lambda: not broker.left(*lanes.bucket_names, lanes.own_lane_of("flood")))
+
+
+def test_a_lost_connection_loses_no_task_and_lanes_are_found_again(
+    broker: Broker, lanes: Lanes, tmp_path: Path
+) -> None:
+    with Proxy(broker.port) as proxy:
+        jobs = jobs_of(broker, lanes, tmp_path / "done", url=behind(proxy, broker.url))
+        expected = filled(broker, lanes)
+        with jobs.worker():
+            eventually(lambda: len(jobs.begun()) >= 60, 60)
+            proxy.cut()
+            eventually(lambda: names_of(jobs) == expected, 60)
+            with broker.connect() as channel:
+                open_lanes(channel, lanes, ["late"])
+            send_to(broker, lanes.own_lane_of("late"), "late", ["late"])
+            eventually(lambda: "late" in names_of(jobs), 60)
+
+
+def test_a_warm_shutdown_hands_back_what_has_not_begun(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    expected = filled(broker, lanes)
+    with jobs.worker():
+        eventually(lambda: len(jobs.begun()) >= 60, 60)
+    begun = jobs.begun()
+    assert len(begun) == len(names_of(jobs)) < len(expected)
+    assert broker.left(*lanes.bucket_names, lanes.own_lane_of("flood")) == len(expected) - len(begun)
+
+
+def test_lanes_are_consumed_as_long_as_their_queue(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    control = celery.Celery(broker=broker.url).control
+    with broker.connect() as channel:
+        open_lanes(channel, lanes, ["flood"])
+    places, channels = [lanes.bucket_names[3], lanes.own_lane_of("flood")], []
+
+    def tell(command: Any) -> None:
+        [answer] = command(lanes.name, reply=True, limit=1, timeout=60)
+        assert "ok" in next(iter(answer.values()))
+
+    with jobs.worker():
+        for turn in range(2):
+            for lane in places:
+                send_to(broker, lane, "flood", [f"{lane}-{turn}"])
+            eventually(lambda turn=turn: len(jobs.begun()) == 4 * turn + 2, 60)
+            tell(control.cancel_consumer)
+            for lane in places:
+                send_to(broker, lane, "flood", [f"{lane}-{turn}-later"])
+            [found] = control.inspect(limit=1, timeout=60).active_queues().values()
+            assert not found
+            assert [broker.count(lane) for lane in places] == [1, 1]
+            tell(control.add_consumer)
+            eventually(lambda turn=turn: len(jobs.begun()) == 4 * turn + 4, 60)
+            channels.append(broker.channels())
+    # One for each queue, and not one more each time.
+    assert channels[0] == channels[1]
+
+
+def test_a_retry_goes_where_its_producer_published_the_task(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+    """Its lane may be gone by then."""
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    with broker.connect() as channel:
+        open_lanes(channel, lanes, ["acme"])
+    lane = kombu.Queue(lanes.own_lane_of("acme"), no_declare=True)
+    with jobs.worker():
+        celery.Celery(broker=broker.url).send_task("again", queue=lane, headers={"tenant": "acme"})
+        eventually(lambda: len(jobs.begun()) == 2, 60)
+    assert [name for name, _ in jobs.begun()] == [f"0:acme:{lanes.name}", f"1:acme:{lanes.name}"]
+
+
+def test_lanes_of_quorum_queues_are_consumed_and_tasks_wait_for_their_time(broker: Broker, tmp_path: Path) -> None:
+    lanes = Lanes(
+        f"celery-quorum-{next(_numbers)}", key="header:tenant", buckets=2, arguments={"x-queue-type": "quorum"}
+    )
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    with broker.connect() as channel:
+        open_lanes(channel, lanes, ["acme"])
+    with jobs.worker():
+        for lane in (*lanes.bucket_names, lanes.own_lane_of("acme")):
+            send_to(broker, lane, "acme", [f"{lane}-later"], countdown=1)
+            send_to(broker, lane, "acme", [f"{lane}-{number}" for number in range(20)])
+        eventually(lambda: len(jobs.begun()) == 63, 60)
+    assert not broker.left(*lanes.bucket_names, lanes.own_lane_of("acme"))

@@ -43,6 +43,15 @@ def work(name: str, busy: float) -> None:
         file.write(f"{name} {began}\n")
 
 
+@app.task(name="again", bind=True, max_retries=1)
+def again(task: celery.Task) -> None:
+    """Note the try, the tenant and the queue, and retry once."""
+    request = task.request
+    work(f"{request.retries}:{request.headers['tenant']}:{request.delivery_info['routing_key']}", 0)
+    if not request.retries:
+        raise task.retry(countdown=0)
+
+
 in_celery = app.task(name="work", ignore_result=True)(work)
 in_dramatiq = {
     queue: dramatiq.actor(work, actor_name=queue, queue_name=queue, max_retries=0)
