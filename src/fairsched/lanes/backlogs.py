@@ -15,8 +15,8 @@ through the same batches in the same order once the broker has confirmed them, a
 in step:
 
 - The mover looks at the backlogs once, when it begins a batch, and publishes no message of a lane that has one.
-- A backlog notes the batch that was begun last when it was created. Only in this batch and those before it can the mover
-  have published messages of the lane past the backlog: the settler has all of these repeated.
+- A backlog notes the batch that was begun last when it was created. Only in this batch and those before it can the
+  mover have published messages of the lane past the backlog: the settler has all of these repeated.
 - Only the mover ends a backlog, between two batches, when the settler has gone through that batch and through all
   messages of the lane that the mover has left to it.
 """

@@ -86,7 +86,7 @@ class MovedProperties:
         return found.get("user_id") not in (None, self._user)
 
     def _changed(self, raw: bytes, noting: bool) -> bytes:
-        """Return properties without what a copy cannot have, `noting` it in headers; as they are, if none can be read."""
+        """Return properties without what a copy cannot have, `noting` it in headers; as they are, if unreadable."""
         try:
             found = _read(raw)
             noted: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class MovedProperties:
 
 
 def _without_beginning(raw: bytes, body: bytes) -> bytes:
-    """Return properties without the beginning of their content header: pika's own come without, and may look like it."""
+    """Return properties without the beginning of a content header; pika's own have none, and may seem to have one."""
     return raw[_HEADER.size :] if raw.startswith(_HEADER.pack(_CLASS, 0, len(body))) else raw
 
 

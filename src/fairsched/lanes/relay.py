@@ -15,6 +15,7 @@ import logging
 import math
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,14 +40,16 @@ if TYPE_CHECKING:
 
     from fairsched.config.lanes import Lanes
     from fairsched.delivery._delivery import Message
-    from fairsched.lanes.backlogs import Backlog
 
 __all__ = ["Relay"]
 
 _log = logging.getLogger(__name__)
 
-#: Messages that are taken together.
+#: Messages that are taken together, at most.
 _BATCH = 512
+#: After a batch of fewer messages, the next one begins this many seconds after it: a thread that is woken for a few
+#: messages costs more than they do.
+_MANY, _PAUSE = 256, 0.01
 #: Bytes of unsettled messages, which are held twice: as they came, and as they are published.
 _MOST_BYTES = 64 << 20
 #: Tenants whose lanes are remembered.
@@ -128,11 +131,7 @@ class Relay:
     ) -> None:
         self.urls = check_urls(url)
         self.lanes = lanes
-        self._options = {
-            "max_buffer_bytes": _MOST_BYTES,
-            "shutdown_timeout": shutdown_timeout,
-            "connect_timeout": connect_timeout,
-        }
+        self._shutdown_timeout, self._connect_timeout = shutdown_timeout, connect_timeout
         self._queue = Queue(lanes.name, prefetch=window, exclusive=lanes.ordered)
         #: The consumer of the present, or next, attempt to consume.
         self.consumer = self._new_consumer()
@@ -276,7 +275,13 @@ class Relay:
         return declare
 
     def _new_consumer(self) -> Consumer:
-        return Consumer(self.urls, [self._queue], **self._options)
+        return Consumer(
+            self.urls,
+            [self._queue],
+            max_buffer_bytes=_MOST_BYTES,
+            shutdown_timeout=self._shutdown_timeout,
+            connect_timeout=self._connect_timeout,
+        )
 
     @contextlib.contextmanager
     def _consuming(self) -> Iterator[Consumer]:
@@ -306,8 +311,13 @@ class Relay:
 
     def _move_all(self, consumer: Consumer) -> None:
         try:
+            # The mover reads the socket itself although it pauses.
+            consumer._client.io_thread.settlements.lent.fast = 2 * _PAUSE
             for batch in consumer.batches(_BATCH, 0):
+                began = time.monotonic()
                 self._move(list(batch))
+                if len(batch) < _MANY:
+                    time.sleep(max(0.0, began + _PAUSE - time.monotonic()))
         except (PublishFailed, RuntimeError):
             if not self._gave_up:  # otherwise the settler has closed the publisher
                 raise
@@ -327,13 +337,13 @@ class Relay:
         else:
             for message, lane in zip(messages, lanes, strict=True):
                 backlog = backlogs.get(lane)
-                outcomes.append(self._publish(message, lane) if backlog is None else self._leave(backlog))
+                if backlog is None:
+                    outcomes.append(self._publish(message, lane))
+                else:
+                    backlog.left += 1
+                    outcomes.append(None)
         self._posted.append(_Batch(number, messages, lanes, outcomes, plain))
         self._changed.set()
-
-    def _leave(self, backlog: Backlog) -> None:
-        """Leave a message to the settler."""
-        backlog.left += 1
 
     def _place(self, messages: list[Message]) -> list[str]:
         """Return the lane of each message."""
