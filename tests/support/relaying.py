@@ -12,7 +12,8 @@ import pika
 from support.rabbitmq import Broker
 from support.waiting import eventually
 
-from fairsched import Lanes
+from fairsched import Consumer, Lanes
+from fairsched.delivery._delivery import Message
 from fairsched.lanes.relay import Relay
 
 
@@ -58,17 +59,19 @@ def publish(broker: Broker, queue: str, messages: Iterable[tuple[str, bytes]]) -
 
 def taken(broker: Broker, queue: str) -> list[tuple[Any, bytes]]:
     """Take all messages out of a queue: properties and body of each, in order."""
-    with broker.connect() as channel:
-        count = channel.queue_declare(queue, passive=True).method.message_count
-        found: list[tuple[Any, bytes]] = []
-        if count:
-            for method, properties, body in channel.consume(queue, inactivity_timeout=20):
-                assert method is not None, f"{count - len(found)} messages of {queue} did not come"
-                found.append((properties, body))
-                if len(found) == count:
-                    channel.basic_ack(method.delivery_tag, multiple=True)
-                    break
-            channel.cancel()
+    return [(message.properties, message.body) for message in taken_messages(broker, queue)]
+
+
+def taken_messages(broker: Broker, queue: str) -> list[Message]:
+    """Take all messages out of a queue, in order."""
+    count = broker.count(queue)
+    found: list[Message] = []
+    with Consumer(broker.url, [queue], prefetch=1000) as consumer:
+        while len(found) < count:
+            message = consumer.get(20)
+            found.append(message)
+            message.ack()
+        consumer.stop()
     return found
 
 
