@@ -176,6 +176,12 @@ def octets(tenant: object) -> bytes:
         return tenant.encode("utf-8", "surrogatepass")
     if isinstance(tenant, bytes | bytearray):
         return bytes(tenant)
-    if isinstance(tenant, int | float | Decimal) and math.isfinite(tenant) and tenant == int(tenant):
-        return str(int(tenant)).encode()
+    if isinstance(tenant, int) or (_is_finite(tenant) and tenant == int(tenant)):  # type: ignore[call-overload]
+        return b"%d" % int(tenant)  # type: ignore[call-overload]
     return b"" if tenant is None else ascii(tenant).encode()
+
+
+def _is_finite(tenant: object) -> bool:
+    if isinstance(tenant, Decimal):
+        return tenant.is_finite()  # a signalling NaN is no float
+    return isinstance(tenant, float) and math.isfinite(tenant)
