@@ -1,7 +1,8 @@
-"""Lanes at the broker: which lane a message goes to, and how lanes are declared and announced.
+"""Lanes at the broker: which lane a message goes to; how lanes are announced, found again and given up.
 
 Read in this order: `fairsched.config.lanes` (the names), `_placement` (the lane of each message, and which tenants are
-hot).
+hot), `announcement` (the messages), `own_lanes` (when a worker consumes a lane and when it gives one up), `registry`
+(the connection of a worker for that). A publisher's side is in `fairsched.publisher`.
 """
 
 from __future__ import annotations
