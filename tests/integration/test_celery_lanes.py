@@ -15,10 +15,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 from support.frameworks import Jobs
 from support.proxy import Proxy, behind
 from support.rabbitmq import Broker
+from support.relaying import running
 from support.waiting import eventually
 
 from fairsched import Lanes
 from fairsched.lanes.announcement import NEW, Announcement, encode
+from fairsched.lanes.relay import Relay
 
 _numbers = itertools.count()
 QUIET = [f"quiet-{number}" for number in range(20)]
@@ -64,9 +66,7 @@ def spread(broker: Broker, lanes: Lanes, hot: Collection[str] = ()) -> None:
             channel.basic_ack(method.delivery_tag)
 
 
-def send_to(
-    broker: Broker, lane: str, tenant: str, names: Iterable[str], busy: float = 0, **options: object
-) -> None:
+def send_to(broker: Broker, lane: str, tenant: str, names: Iterable[str], busy: float = 0, **options: object) -> None:
     """Send tasks as if they had been moved to a lane."""
     with celery.Celery(broker=broker.url) as app:
         app.conf.broker_transport_options = {"confirm_publish": True}
@@ -115,6 +115,23 @@ def test_a_lane_that_is_new_is_found_while_the_worker_runs(broker: Broker, lanes
             send_to(broker, lane, tenant, [f"{tenant}-{number}" for number in range(20)])
             eventually(lambda lane=lane: broker.left(lane) == 0, 10)
     assert Counter(name[0] for name, _ in jobs.begun()) == {"f": 1, "a": 20, "b": 20}
+
+
+def test_a_relay_keeps_a_flood_from_quiet_tenants(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+    """Producers, relay and worker, each as users run it: the tasks are published to one queue."""
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    jobs.send(f"for _ in range(1500): send({lanes.name!r}, 'flood', 0.01, 'flood')")
+    relay = Relay(broker.url, lanes)
+    with running(relay):
+        eventually(lambda: relay.stats()["moved"] == 1500, 60)
+        with jobs.worker():
+            eventually(lambda: len(jobs.begun()) >= 50, 60)
+            jobs.send(f"for tenant in {QUIET!r}: send({lanes.name!r}, tenant, 0.01, tenant)")
+            sent = len(jobs.begun())
+            eventually(lambda: len(jobs.begun()) == 1500 + len(QUIET), 60)
+    assert sent < 1400
+    assert place_of_last_quiet(jobs) < sent + 100
+    eventually(lambda: not any(left for name, left in broker.messages().items() if name.startswith(lanes.name)))
 
 
 def names_of(jobs: Jobs) -> set[str]:

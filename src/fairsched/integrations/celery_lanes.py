@@ -83,6 +83,7 @@ class LanesOfWorker:
     def stop(self) -> None:
         """Wait until the registry has ended."""
         self._end_registry(_LONGEST_END)
+        self._calls.close()
 
     def _end_registry(self, timeout: float) -> None:
         if self._registry is not None:
@@ -179,18 +180,27 @@ class LoopCalls:
     def __init__(self) -> None:
         self._calls: deque[Callable[[], None]] = deque()
         self._reader, self._writer = socket.socketpair()
+        self._hub: Any = None
         for end in self._reader, self._writer:
             end.setblocking(False)
 
     def make(self, call: Callable[[], None]) -> None:
-        """Have the event loop make a call. Safe from any thread."""
+        """Have the event loop make a call; after `close` it is forgotten. Safe from any thread."""
         self._calls.append(call)
-        with suppress(BlockingIOError):  # when it is full, the loop will wake in any case
+        with suppress(OSError):  # full: the loop will wake in any case; or closed
             self._writer.send(b"\0")
 
     def listen(self, hub: Any) -> None:
         """Have an event loop make the calls; it forgets this when a connection is lost."""
+        self._hub = hub
         hub.add_reader(self._reader, self._make_all)
+
+    def close(self) -> None:
+        """Make no more calls."""
+        if self._hub is not None:
+            self._hub.remove(self._reader)
+        self._reader.close()
+        self._writer.close()
 
     def _make_all(self) -> None:
         with suppress(BlockingIOError):
