@@ -131,9 +131,7 @@ def test_copies_are_not_routed_once_more_by_their_headers(broker: Node, new_queu
     assert properties.headers == {"tenant": "a", "other": 1, "x-original-cc": [audit, lanes.name]}
 
 
-def test_a_user_id_that_the_broker_refuses(
-    broker: Node, new_queue: NewQueue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_user_id_that_the_broker_refuses(broker: Node, new_queue: NewQueue, caplog: pytest.LogCaptureFixture) -> None:
     lanes = Lanes(new_queue("users"), key="header:tenant", buckets=1)
     url = broker.add_user("app", "hush-hush")
     with Publisher(broker.url) as publisher:
