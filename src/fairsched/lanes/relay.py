@@ -24,7 +24,7 @@ from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp._publishing import Confirmation
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
-from fairsched.amqp.urls import check_urls, parameters
+from fairsched.amqp.urls import check_urls
 from fairsched.config.queues import Queue, thawed
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.keys import key_function
@@ -148,11 +148,11 @@ class Relay:
         )
         self._spread = self._publisher._client.spreads[lanes.name]
         self._tenant_of = key_function(lanes.key)
-        self._properties = MovedProperties(parameters(self.urls[0]).credentials.username)
+        self._properties = MovedProperties(self.urls)
         self._one_at_a_time = (lanes.arguments or {}).get("x-overflow") in _REFUSING
         self._changed = Flag()
         self._backlogs = Backlogs(
-            self._publish_again, self._wake, self._acknowledge, self._explain, self._one_at_a_time
+            self._publish_again, self._wake, self._acknowledge, self._count_refusal, self._one_at_a_time
         )
         self._posted: deque[_Batch] = deque()
         self._watched: Confirmation | None = None
@@ -505,18 +505,8 @@ class Relay:
     def _wake(self, _confirmation: object) -> None:
         self._changed.set()
 
-    def _explain(self, message: Message, error: BaseException) -> bool:
-        """Note a refusal; return whether another attempt should follow at once."""
+    def _count_refusal(self) -> None:
         self._counts["refused"] += 1
-        properties = self._properties
-        if properties.drops_user_ids or "user_id" not in str(error) or not properties.has_foreign_user_id(message):
-            return False
-        properties.drops_user_ids = True
-        _log.warning(
-            "the broker refuses a user id that is not the relay's: copies have it in the header x-original-user-id. "
-            "With the tag 'impersonator', the user of the relay may publish it: %s", error,
-        )  # fmt: skip
-        return True
 
 
 _done, _exception = Confirmation.done, Confirmation.exception
