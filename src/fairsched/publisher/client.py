@@ -9,6 +9,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from fairsched._core import checked_timeout
@@ -192,7 +193,8 @@ class Client(PublisherEvents):
             spread = self.spreads.get(routing_key)
             if spread is not None:
                 tenant = spread.tenant(properties, values)
-                return exchange, spread.lane(tenant), encoded, body, True, (spread, tenant)
+                lane = spread.placement.place(tenant, monotonic())
+                return exchange, lane, encoded, body, True, (spread, tenant)
         return exchange, routing_key, encoded, body, mandatory, None
 
     def check_may_wait(self) -> None:

@@ -1,8 +1,7 @@
-"""The lanes of one name as a publisher sees them: whose a message is, and which lane it goes to."""
+"""The lanes of one name as a publisher sees them: whose a message is, and where the messages are placed."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ _BEFORE = bytes(12)
 
 
 class Spread:
-    """The lanes of one name: whose a message is, and which lane it goes to.
+    """The lanes of one name: whose a message is, and where the messages are placed.
 
     Parameters
     ----------
@@ -39,10 +38,6 @@ class Spread:
         self.placement = Placement(lanes)
         source, _, self._name = lanes.key.partition(":")
         self._in_headers = source == "header"
-
-    def lane(self, tenant: object) -> str:
-        """Return the queue that a message of a tenant goes to, and count the message."""
-        return self.placement.place(tenant, time.monotonic())
 
     def tenant(self, properties: BasicProperties | None, given: Mapping[str, Any]) -> object:
         """Return the tenant of a message, as a consumer's ``key=`` would.
