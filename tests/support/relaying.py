@@ -76,9 +76,11 @@ def taken_messages(broker: Broker, queue: str) -> list[Message]:
 
 
 def taken_by_lane(broker: Broker, lanes: Lanes) -> dict[str, list[bytes]]:
-    """Take all bodies out of the lanes that exist."""
-    names = [name for name in broker.messages() if name in lanes.bucket_names or lanes.is_own_lane(name)]
-    return {name: [body for _, body in taken(broker, name)] for name in names}
+    """Take all bodies out of the lanes that exist, the buckets first: a tenant is there before it has its own lane."""
+    names = broker.messages()
+    found = [name for name in lanes.bucket_names if name in names]
+    found += [name for name in names if lanes.is_own_lane(name)]
+    return {name: [body for _, body in taken(broker, name)] for name in found}
 
 
 def by_tenant(bodies: Iterable[bytes]) -> dict[str, list[int]]:

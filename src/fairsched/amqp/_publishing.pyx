@@ -1279,8 +1279,8 @@ cdef class PublishWindow:
         if not there:
             raise MemoryError()
 
-    def returned(self, bytes encoded not None, problem):
-        """returned($self, encoded, problem)
+    def returned(self, bytes encoded not None, problem, bint exactly=False):
+        """returned($self, encoded, problem, exactly=False)
         --
 
         Handle a message returned by the broker; its confirm comes later.
@@ -1291,11 +1291,13 @@ cdef class PublishWindow:
             The message as it was sent, rebuilt from what the broker returned.
         problem : PublishFailed
             The reason.
+        exactly : bool
+            Whether only a message is meant that is equal to `encoded`.
 
         Returns
         -------
         bool
-            Whether the message was found.
+            Whether the message was found. Messages of lanes are not looked at; see `hold_returned`.
 
         Notes
         -----
@@ -1308,19 +1310,21 @@ cdef class PublishWindow:
         cdef int64_t place
         cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(encoded)
         cdef const uint8_t* other
-        cdef int exactly
+        cdef int equal
         old = None
         with cython.critical_section(self):
             place = publish_frame(text)
-            for exactly in (1, 0):
+            for equal in (1, 0):
+                if exactly and not equal:
+                    break
                 for position in range(max(self.window.base, self.last_returned + 1), self.window.sent):
                     if window_at(&self.window, position).token == NULL:
                         continue
                     one = <_Outcome> window_at(&self.window, position).token
                     other = <const uint8_t*> PyBytes_AS_STRING(one.data)
-                    if exactly and PyBytes_GET_SIZE(one.data) != PyBytes_GET_SIZE(encoded):
+                    if one.tenant is not None or (equal and PyBytes_GET_SIZE(one.data) != PyBytes_GET_SIZE(encoded)):
                         continue
-                    if memcmp(other, text, PyBytes_GET_SIZE(encoded) if exactly else place) == 0:
+                    if memcmp(other, text, PyBytes_GET_SIZE(encoded) if equal else place) == 0:
                         found = one
                         at = position
                         break

@@ -36,11 +36,19 @@ cdef class _Tenant:
     """A tenant that is hot, or has a message among the latest."""
 
     cdef object name     # str, or bytes that are no text
+    cdef object tenant   # as it came, if that is str, bytes, a number or None: weights are given for such
     cdef str bucket
     cdef str own         # the tenant's own lane; None: it is not hot
     cdef bint opened     # whether messages may go to it
     cdef int count       # of the tenant's messages among the latest
     cdef double last     # time of the last one
+
+
+cdef inline object kept(tenant, name):
+    """Return what a tenant is called in announcements; its methods run no Python code."""
+    if tenant is None or type(tenant) is int or type(tenant) is bytes or type(tenant) is float or type(tenant) is bool:
+        return tenant
+    return name
 
 
 cdef object name_of(tenant):
@@ -125,7 +133,7 @@ cdef class Placement:
         cdef str lane
         with cython.critical_section(self):
             self.advance(now)
-            one = self.counted(name)
+            one = self.counted(name, tenant)
             due = self.is_due(one)
             lane = one.own if one.opened else one.bucket
         if due:
@@ -155,12 +163,12 @@ cdef class Placement:
         Tenants that become hot by these messages are still placed in their buckets. To place them in their own lanes,
         declare and announce what `take_fresh` returns, call `opened` for each, and take the result of `lanes_of`.
         """
-        cdef list names = [name_of(tenant) for tenant in tenants], found = [], due = []
+        cdef list names = [(name_of(tenant), tenant) for tenant in tenants], found = [], due = []
         cdef _Tenant one
         with cython.critical_section(self):
             self.advance(now)
-            for name in names:
-                found.append(self.counted(name))
+            for name, tenant in names:
+                found.append(self.counted(name, tenant))
             for one in found:
                 if self.is_due(one):
                     due.append(one)
@@ -203,13 +211,13 @@ cdef class Placement:
 
         Returns
         -------
-        list of (str or bytes, str)
-            The tenant and its own lane, which has to be declared and announced before `opened` is called.
+        list of (object, str)
+            The tenant, as `place` got it or as text, and its own lane, which has to be declared and announced before `opened` is called.
         """
         cdef list fresh = [], found
         with cython.critical_section(self):
             found, self.fresh = self.fresh, fresh
-        return [((<_Tenant> one).name, (<_Tenant> one).own) for one in found if (<_Tenant> one).own is not None]
+        return [((<_Tenant> one).tenant, (<_Tenant> one).own) for one in found if (<_Tenant> one).own is not None]
 
     def opened(self, str lane not None):
         """opened($self, lane)
@@ -262,8 +270,8 @@ cdef class Placement:
 
         Returns
         -------
-        list of (str or bytes, str)
-            The tenant and its own lane.
+        list of (object, str)
+            As `take_fresh` returns it.
         """
         cdef list found = []
         cdef list lanes = []
@@ -277,8 +285,13 @@ cdef class Placement:
         for one in found:
             own = one.own
             if own is not None:
-                lanes.append((one.name, own))
+                lanes.append((one.tenant, own))
         return lanes
+
+    @property
+    def has_fresh(self):
+        """Whether `take_fresh` may return something."""
+        return len(self.fresh) > 0
 
     @property
     def known_tenants(self):
@@ -295,7 +308,7 @@ cdef class Placement:
             self.drop()
         return 0
 
-    cdef _Tenant counted(self, name):
+    cdef _Tenant counted(self, name, tenant):
         """Count a message, and return its tenant."""
         cdef PyObject* there = PyDict_GetItemWithError(self.known, name)
         cdef _Tenant one
@@ -308,6 +321,7 @@ cdef class Placement:
         else:
             one = _Tenant.__new__(_Tenant)
             one.name = name
+            one.tenant = kept(tenant, name)
             one.bucket = self.bucket(name)
             self.known[name] = one
         one.count += 1

@@ -109,8 +109,8 @@ class Backlogs:
         Called with a `Confirmation`, in any thread, when `go_on` should be called.
     settle : callable
         Acknowledges messages.
-    explain : callable
-        Told of each refusal, by the message and the error; returns whether another attempt should follow at once.
+    count : callable
+        Called for each refusal.
     always : bool
         Whether every lane has a backlog from the beginning, since all of them may refuse messages.
 
@@ -124,13 +124,13 @@ class Backlogs:
         publish: Publish,
         wake: Callable[[Confirmation], object],
         settle: Callable[[list[Message]], object],
-        explain: Callable[[Message, BaseException], bool],
+        count: Callable[[], object],
         always: bool = False,
     ) -> None:
         self._publish = publish
         self._wake = wake
         self._settle = settle
-        self._explain = explain
+        self._count = count
         self._always = always
         self._guard = threading.Lock()
         #: By lane; replaced rather than changed, so that the mover keeps what it began a batch with.
@@ -186,14 +186,12 @@ class Backlogs:
         first = not found.waiting
         found.waiting.append(message)
         if first:
-            self._note_refusal(found, message, error)
+            self._note_refusal(found, error)
 
-    def _note_refusal(self, backlog: Backlog, message: Message, error: BaseException) -> None:
-        again = self._explain(message, error)
+    def _note_refusal(self, backlog: Backlog, error: BaseException) -> None:
+        self._count()
         backlog.refused(time.monotonic())
-        if again:
-            backlog.due = -math.inf
-        elif self._reports.due(backlog.lane):
+        if self._reports.due(backlog.lane):
             _log.warning(
                 "lane %r refuses messages, which wait here and are published again, one at a time: %s",
                 backlog.lane, error,
@@ -219,7 +217,7 @@ class Backlogs:
                 self._settle([backlog.waiting[0]])
                 backlog.waiting.popleft()
             else:
-                self._note_refusal(backlog, backlog.waiting[0], error)
+                self._note_refusal(backlog, error)
         while backlog.waiting and not backlog.waiting[0].alive:
             backlog.waiting.popleft()  # its channel is gone, and the broker delivers it again
         if not backlog.waiting:
@@ -232,7 +230,7 @@ class Backlogs:
         try:
             found = self._publish(message, backlog.lane)
         except (TypeError, ValueError) as error:
-            self._note_refusal(backlog, message, error)
+            self._note_refusal(backlog, error)
             return max(0.0, backlog.due - time.monotonic())
         if found is None:
             return _NO_ROOM

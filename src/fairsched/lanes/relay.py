@@ -24,13 +24,13 @@ from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp._publishing import Confirmation
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
-from fairsched.amqp.urls import check_urls, parameters
+from fairsched.amqp.urls import check_urls
 from fairsched.config.queues import Queue, thawed
 from fairsched.consumer.consumer import Consumer
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.state import ConsumerState
 from fairsched.delivery._settling import settle_all
-from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed, RequestRefused
+from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed, RequestRefused, ShutDown
 from fairsched.lanes.backlogs import Backlogs
 from fairsched.lanes.moved_properties import MovedProperties
 from fairsched.publisher.publisher import Publisher
@@ -52,8 +52,10 @@ _BATCH = 512
 _MANY, _PAUSE = 256, 0.01
 #: Bytes of unsettled messages, which are held twice: as they came, and as they are published.
 _MOST_BYTES = 64 << 20
-#: Tenants whose lanes are remembered.
-_MOST_TENANTS = 1 << 16
+#: Longest wait for the lanes of tenants that became hot, in seconds; then their messages go to buckets.
+_OPENING = 1.0
+#: Longest time for the broker to take what was settled when a relay with order leaves, in seconds.
+_LEAVE = 5.0
 #: Longest time until the settler looks whether the time for a stop is over, in seconds.
 _LOOK = 0.25
 #: Longest time until a relay that stands by tries to consume, in seconds.
@@ -142,20 +144,23 @@ class Relay:
             confirm_window=2 * window,
             confirm_timeout=threading.TIMEOUT_MAX,
             connect_timeout=connect_timeout,
+            lanes=lanes,
         )
+        self._spread = self._publisher._client.spreads[lanes.name]
         self._tenant_of = key_function(lanes.key)
-        self._properties = MovedProperties(parameters(self.urls[0]).credentials.username)
-        self._known: dict[Hashable, str] = {}
+        self._properties = MovedProperties(self.urls)
         self._one_at_a_time = (lanes.arguments or {}).get("x-overflow") in _REFUSING
         self._changed = Flag()
         self._backlogs = Backlogs(
-            self._publish_again, self._wake, self._acknowledge, self._explain, self._one_at_a_time
+            self._publish_again, self._wake, self._acknowledge, self._count_refusal, self._one_at_a_time
         )
         self._posted: deque[_Batch] = deque()
         self._watched: Confirmation | None = None
         #: Messages that the mover could not publish.
         self._unpublishable = 0
         self._stopping = Flag()
+        self._stops = 0
+        self._deadline = math.inf
         #: Whether the mover has ended; whether that was an error; and whether the time for a stop is over.
         self._ended = self._failed = self._gave_up = False
         self._error: BaseException | None = None
@@ -176,9 +181,16 @@ class Relay:
         Returns at once. Messages that wait for a lane that refuses them return to the ingress queue. A second call
         waits for no confirm any more: copies that were published may be repeated.
         """
+        self._deadline = min(self._deadline, time.monotonic() + self._consumer_time())
+        self._stops += 1
         self._stopping.set()
-        self.consumer.stop(now)
+        if not self.lanes.ordered:
+            self.consumer.stop(now)
         self._changed.set()
+
+    def _consumer_time(self) -> float:
+        """Return the seconds that a stop has until the consumer closes."""
+        return 0.8 * self._shutdown_timeout
 
     def stats(self) -> dict[str, int]:
         """Return counters.
@@ -233,6 +245,9 @@ class Relay:
                     self._ended = True
                     self._changed.set()
                     settler.join()
+                    if self.lanes.ordered:
+                        consumer._client.io_thread.leave()
+                        consumer._client.io_thread.close(_LEAVE)
         finally:
             self._publisher._client.end()
             _log.info(
@@ -278,7 +293,8 @@ class Relay:
         return Consumer(
             self.urls,
             [self._queue],
-            max_buffer_bytes=_MOST_BYTES,
+            # With a limit the window changes, and each window takes another consumer: an exclusive one cannot have it.
+            max_buffer_bytes=None if self.lanes.ordered else _MOST_BYTES,
             shutdown_timeout=self._shutdown_timeout,
             connect_timeout=self._connect_timeout,
         )
@@ -300,7 +316,7 @@ class Relay:
                 self._stopping.wait(random.uniform(0.5, 1.0) * _STANDBY)
                 self.consumer = self._new_consumer()
                 if self._stopping.is_set():
-                    self.consumer.stop()
+                    self.consumer.stop()  # it is started all the same, and ends at once
                 continue
             break
         with contextlib.ExitStack() as leaving:
@@ -313,56 +329,70 @@ class Relay:
         try:
             # The mover reads the socket itself although it pauses.
             consumer._client.io_thread.settlements.lent.fast = 2 * _PAUSE
-            for batch in consumer.batches(_BATCH, 0):
+            for messages in self._taken(consumer):
                 began = time.monotonic()
-                self._move(list(batch))
-                if len(batch) < _MANY:
-                    time.sleep(max(0.0, began + _PAUSE - time.monotonic()))
+                self._move(messages, began)
+                if len(messages) < _MANY:
+                    self._stopping.wait(max(0.0, began + _PAUSE - time.monotonic()))
         except (PublishFailed, RuntimeError):
             if not self._gave_up:  # otherwise the settler has closed the publisher
                 raise
 
-    def _move(self, messages: list[Message]) -> None:
+    def _taken(self, consumer: Consumer) -> Iterator[list[Message]]:
+        """Yield the messages of the ingress queue until a stop."""
+        if not self.lanes.ordered:
+            yield from map(list, consumer.batches(_BATCH, 0))
+            return
+        # What is not published when the relay stops returns to the ingress queue with the connection.
+        client = consumer._client
+        with contextlib.suppress(ShutDown):
+            while not self._stopping.is_set():
+                messages = client.get_many(client.worker_queues.only(), _BATCH, _LOOK)
+                if messages:
+                    yield messages
+        if client.error is not None:
+            raise client.error
+
+    def _move(self, messages: list[Message], now: float) -> None:
         """Publish messages, except those of lanes that have a backlog."""
         number, backlogs = self._backlogs.begin_batch()
-        lanes = self._place(messages)
+        tenants = list(map(self._tenant_of, messages))
+        lanes = self._place(tenants, now)
         outcomes: list[Any] = []
         plain = False
         if self._one_at_a_time:
             outcomes += [None] * len(messages)
         elif not backlogs:
             failed = self._unpublishable
-            outcomes += map(self._publish, messages, lanes)
+            outcomes += map(self._publish, messages, lanes, tenants)
             plain = self._unpublishable == failed
         else:
-            for message, lane in zip(messages, lanes, strict=True):
+            for message, lane, tenant in zip(messages, lanes, tenants, strict=True):
                 backlog = backlogs.get(lane)
                 if backlog is None:
-                    outcomes.append(self._publish(message, lane))
+                    outcomes.append(self._publish(message, lane, tenant))
                 else:
                     backlog.left += 1
                     outcomes.append(None)
         self._posted.append(_Batch(number, messages, lanes, outcomes, plain))
         self._changed.set()
 
-    def _place(self, messages: list[Message]) -> list[str]:
-        """Return the lane of each message."""
-        known = self._known
-        lanes = []
-        for tenant in map(self._tenant_of, messages):
-            lane = known.get(tenant)
-            if lane is None:
-                if len(known) >= _MOST_TENANTS:
-                    known.clear()
-                lane = known[tenant] = self.lanes.bucket_of(tenant)
-            lanes.append(lane)
+    def _place(self, tenants: list[Hashable], now: float) -> list[str]:
+        """Return the lane of each message. A tenant that these messages make hot has its own lane for them, too."""
+        placement = self._spread.placement
+        lanes = placement.place_many(tenants, now)
+        if placement.has_fresh:
+            opened = Flag()
+            self._publisher._client.io_thread.when_lanes_open(opened.set)
+            opened.wait(_OPENING)
+            lanes = placement.lanes_of(tenants)
         return lanes
 
-    def _publish(self, message: Message, lane: str) -> Confirmation | Exception:
+    def _publish(self, message: Message, lane: str, tenant: Hashable) -> Confirmation | Exception:
         """Publish a copy, waiting for room; return the error if there cannot be one."""
         body = message.body
+        outgoing = ("", lane, self._properties.of(message, body), body, True, (self._spread, tenant))
         try:
-            outgoing = ("", lane, self._properties.of(message, body), body, True)
             found: Confirmation | None = self._publisher._client.window.put(*outgoing)
         except ValueError as error:  # the backlog tries again, with less
             self._unpublishable += 1
@@ -371,12 +401,14 @@ class Relay:
 
     def _publish_again(self, message: Message, lane: str) -> Confirmation | None:
         """Publish a copy from a backlog; None: there is no room."""
-        body = message.body
+        body, place = message.body, (self._spread, self._tenant_of(message))
         put = self._publisher._client.window.put
+        properties = self._properties.of(message, body)
         try:
-            found: Confirmation | None = put("", lane, self._properties.of(message, body), body, True, in_turn=True)
+            found: Confirmation | None = put("", lane, properties, body, True, place, in_turn=True)
         except ValueError:
-            found = put("", lane, self._properties.shorter_of(message, body), body, True, in_turn=True)
+            properties = self._properties.shorter_of(message, body)
+            found = put("", lane, properties, body, True, place, in_turn=True)
         return found
 
     # The settler -------------------------------------------------------------------------------------------------
@@ -401,7 +433,7 @@ class Relay:
             wait = self._backlogs.go_on()
             if self._ended and not self._posted and self._is_done():
                 break
-            if self.consumer._client.is_over() or self.consumer._client.abandoned:
+            if time.monotonic() >= self._deadline or self._stops > 2:
                 self._gave_up = True
                 break
             self._changed.wait(min(wait, _LOOK) if self._stopping.is_set() else None if wait == math.inf else wait)
@@ -473,18 +505,8 @@ class Relay:
     def _wake(self, _confirmation: object) -> None:
         self._changed.set()
 
-    def _explain(self, message: Message, error: BaseException) -> bool:
-        """Note a refusal; return whether another attempt should follow at once."""
+    def _count_refusal(self) -> None:
         self._counts["refused"] += 1
-        properties = self._properties
-        if properties.drops_user_ids or "user_id" not in str(error) or not properties.has_foreign_user_id(message):
-            return False
-        properties.drops_user_ids = True
-        _log.warning(
-            "the broker refuses a user id that is not the relay's: copies have it in the header x-original-user-id. "
-            "With the tag 'impersonator', the user of the relay may publish it: %s", error,
-        )  # fmt: skip
-        return True
 
 
 _done, _exception = Confirmation.done, Confirmation.exception
