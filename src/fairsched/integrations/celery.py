@@ -192,7 +192,10 @@ class FreeProcesses:
     def _ended(self, job: Job, request: Any, name: str, *args: Any, **options: Any) -> Any:
         _unwatch(request)
         self._jobs.finish(job)
-        return getattr(request, name)(*args, **options)
+        result = getattr(request, name)(*args, **options)
+        # The pool has counted the process as free before it says that the task has ended.
+        self._give()
+        return result
 
 
 #: Methods of a request of which the pool calls one when a task has ended.
