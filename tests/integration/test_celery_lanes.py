@@ -243,3 +243,21 @@ def test_lanes_of_quorum_queues_are_consumed_and_tasks_wait_for_their_time(broke
             send_to(broker, lane, "acme", [f"{lane}-{number}" for number in range(20)])
         eventually(lambda: len(jobs.begun()) == 63, 60)
     assert not broker.left(*lanes.bucket_names, lanes.own_lane_of("acme"))
+
+
+def test_an_idle_lane_is_given_up_but_not_while_a_task_of_it_runs(
+    broker: Broker, lanes: Lanes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IDLE", "2")
+    jobs = jobs_of(broker, lanes, tmp_path / "done")
+    lane = lanes.own_lane_of("acme")
+    with jobs.worker():
+        for name in "first", "second":
+            with broker.connect() as channel:
+                open_lanes(channel, lanes, ["acme"])
+            send_to(broker, lane, "acme", [name], 7)
+            eventually(lambda name=name: name in names_of(jobs), 60)
+            # It has run for several times as long as a lane is idle.
+            assert lane in broker.messages()
+            eventually(lambda: lane not in broker.messages(), 60)
+    assert [name for name, _ in jobs.begun()] == ["first", "second"]

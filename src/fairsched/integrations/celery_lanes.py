@@ -53,6 +53,8 @@ class LanesOfWorker:
         self._calls = LoopCalls()
         self._reports = LogLimit()
         self.listen = self._calls.listen
+        if lanes.name not in worker.app.amqp.queues.consume_from:
+            _log.info("lanes %r are not consumed, since this worker does not consume their queue", lanes.name)
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from fairsched import Lanes
 from fairsched.integrations.celery import fair_shares
 from fairsched.integrations.dramatiq import FairShares
+from fairsched.lanes import own_lanes
 
 #: Weights, key, cost …; none: the worker as it comes.
 ARGUMENTS: dict[str, Any] = json.loads(os.environ.get("FAIR_SHARES", "{}"))
@@ -27,6 +28,7 @@ app.conf.update(
     worker_cancel_long_running_tasks_on_connection_loss=False,
 )
 dramatiq.set_broker(RabbitmqBroker(url=os.environ["BROKER_URL"]))
+own_lanes.IDLE = float(os.environ.get("IDLE", own_lanes.IDLE))
 if "lanes" in ARGUMENTS:
     fair_shares(app, **{**ARGUMENTS, "lanes": Lanes(**ARGUMENTS["lanes"])})
 elif ARGUMENTS:
