@@ -56,7 +56,7 @@ class Activity(NamedTuple):
     unsettled: int
 
 
-_NOTHING = Activity(False, -1, 0)
+_NOTHING = Activity(False, 0, 0)
 
 
 @dataclass(slots=True)
@@ -185,6 +185,11 @@ class OwnLanes:
             return [Action(Do.SAY, name, lane.tenant, ACTIVE), *self._look_again(name, None, lane, now)]
         if now < lane.until:
             return []
+        if lane.proposed and lane.activity is not _NOTHING:
+            # Its channel is not closed yet: a message that it has would not count at the broker.
+            if now < lane.until + PATIENCE:
+                return []
+            return [Action(Do.SAY, name, lane.tenant, KEPT), *self._look_again(name, None, lane, now)]
         proposed, lane.proposed, lane.until = lane.proposed, False, now + PATIENCE
         return [Action(Do.DELETE if proposed else Do.LOOK, name, lane.tenant)]
 
