@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
@@ -26,6 +26,7 @@ from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.requeueing.codel_returns import checked_codel
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
+from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.scheduling._arrays import AMOUNT_MAX
 from fairsched.scheduling.limit import Limit
 
@@ -37,6 +38,8 @@ OnError = str | Callable[["Message", Exception], object]
 
 #: Largest quantum the engine accepts.
 LARGEST_QUANTUM = AMOUNT_MAX
+
+_Value = TypeVar("_Value")
 
 #: The prefetch that is found by measuring.
 AUTO = "auto"
@@ -142,7 +145,8 @@ class ConsumerSettings:
         self.decode = None if options.decode is None else Decoder(options.decode)
         self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
-        self._find_windows()
+        self._find_units()
+        self.windows = self._windows(options.prefetch)
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
@@ -176,13 +180,28 @@ class ConsumerSettings:
                 f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
             )
 
-    def _find_windows(self) -> None:
-        """Set what a queue is served per round, and its window, by its weight."""
-        weights, prefetch = normalise(self.weights), self.options.prefetch
-        self.units = {
-            name: self.worker_queues * weight * self.cost.unit / self.cost.expected for name, weight in weights.items()
-        }
-        self.windows = _windows(prefetch, self.queues, weights, self.units, self.workers)
+    def _find_units(self) -> None:
+        """Set the number of messages that each queue is served per round, by its weight."""
+        scale, per_message = self.worker_queues * self.cost.unit, self.cost.expected
+        self.units = {name: scale * weight / per_message for name, weight in normalise(self.weights).items()}
+
+    def _windows(self, prefetch: Any) -> dict[str, int]:
+        """Return the window of each queue, by its weight."""
+        return _windows(prefetch, self.queues, normalise(self.weights), self.units, self.workers)
+
+    def _later_prefetch(self) -> Any:
+        """Return the `prefetch` option for the present queues, which are others than at the start."""
+        prefetch = self.options.prefetch
+        if isinstance(prefetch, Mapping):
+            own = {name: queue.prefetch for name, queue in self.queues.items()}
+            missing = [name for name, window in own.items() if window is None and name not in prefetch]
+            if missing:
+                raise ConfigurationError(
+                    f"prefetch names a window for each queue, so queue {missing[0]!r} needs one, too: "
+                    f"Queue({missing[0]!r}, prefetch=N)"
+                )
+            return {name: prefetch.get(name, window) for name, window in own.items()}
+        return min(prefetch, LARGEST_PREFETCH * len(self.queues)) if isinstance(prefetch, int) else prefetch
 
     def reweighed(self, changes: Mapping[Any, int]) -> ConsumerSettings:
         """Return a copy with other weights of some queues, or with a `key` of some tenants.
@@ -219,8 +238,70 @@ class ConsumerSettings:
         found.weights = {**self.weights, **changes}
         found.quanta, _ = found._quanta()
         _check_quanta(found.quanta)
-        found._find_windows()
+        found._find_units()
+        found.windows = found._windows(found._later_prefetch())
         return found
+
+    def with_queues(self, added: Mapping[str, Queue]) -> ConsumerSettings:
+        """Return a copy that consumes more queues.
+
+        Parameters
+        ----------
+        added : mapping of str to Queue
+            Queues that are not consumed yet.
+
+        Returns
+        -------
+        ConsumerSettings
+            The windows of the other queues are as before. Each new queue has the window that it would have if all
+            queues had been there from the start.
+
+        Raises
+        ------
+        ConfigurationError
+            If a queue is consumed already, or cannot be consumed with these options.
+
+        Notes
+        -----
+        O(number of queues).
+        """
+        for name in added:
+            if name in self.queues:
+                raise ConfigurationError(f"queue {name!r} is consumed already")
+        found = copy.copy(self)
+        found.queues = {**self.queues, **added}
+        found.retries = {**self.retries, **_retries(self.options.retry, added)}
+        if found.retries:
+            _check_names(found.retries, found.queues)
+        found._derive()
+        windows = found._windows(found._later_prefetch())
+        found.windows = {**self.windows, **{name: windows[name] for name in added}}
+        return found
+
+    def without_queues(self, removed: Collection[str]) -> ConsumerSettings:
+        """Return a copy that does not consume some of the queues; the windows of the others are as before.
+
+        O(number of queues).
+        """
+        found = copy.copy(self)
+        found.queues = _without(self.queues, removed)
+        found.retries = _without(self.retries, removed)
+        found._derive()
+        found.windows = _without(self.windows, removed)
+        return found
+
+    def _derive(self) -> None:
+        """Set what follows from the queues."""
+        weights = {name: self.weights.get(name, queue.weight) for name, queue in self.queues.items()}
+        self.weights = weights
+        self.limits, self.bands = self._limits(), self._bands()
+        if self.key is None:
+            self.quanta, _ = self._quanta()
+            _check_quanta(self.quanta)
+        _check_worker_queues(self)
+        self._find_units()
+        self.policies = _policies(self.queues)
+        self.time_limits = _time_limits(self.options.time_limit, self.queues)
 
     def _tenant_quantum(self, name: object, weight: int) -> int:
         """Return the quantum of a tenant: that of tenants without a weight stays, so theirs is the scale."""
@@ -259,6 +340,10 @@ class ConsumerSettings:
     def worker_queues(self) -> int:
         """Number of fair queues that workers are divided over."""
         return self.workers if self.ordering_key is not None else 1
+
+
+def _without(values: dict[str, _Value], names: Collection[str]) -> dict[str, _Value]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _windows(
