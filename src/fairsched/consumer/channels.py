@@ -181,7 +181,7 @@ class ConsumerChannels:
     def open_all(self, transport: Transport) -> None:
         """Open a channel for every queue on a new connection."""
         control, changes = self._parts.window_control, self._parts.changes
-        names = [name for name in self._settings.windows if not (changes.is_changing(name) or self._is_open(name))]
+        names = [name for name in self._settings.windows if not (changes.is_changing(name) or self.is_open(name))]
         if not names:
             self._parts.startup.subscribed()
             return
@@ -194,8 +194,8 @@ class ConsumerChannels:
         for number, name in enumerate(names):
             self.open(transport, name, number * pause)
 
-    def _is_open(self, name: str) -> bool:
-        """Whether a queue that was added has a channel on this connection already."""
+    def is_open(self, name: str) -> bool:
+        """Whether a queue has a channel, be it one that is being opened."""
         return name in self.by_queue and self.by_queue[name].alive
 
     def open(self, transport: Transport, name: str, delay: float = 0.0) -> None:

@@ -532,8 +532,9 @@ class Client(MessageSource, ConsumerEvents):
     def _use(self, before: ConsumerSettings, settings: ConsumerSettings) -> None:
         """Let every part know settings with other queues. Called with the guard."""
         self.settings = settings
-        quanta = {name: one for name, one in settings.quanta.items() if before.quanta.get(name, one) != one}
-        self.worker_queues.set_quanta(quanta)
+        if settings.divisor != before.divisor:
+            quanta = {name: one for name, one in settings.quanta.items() if before.quanta.get(name, one) != one}
+            self.worker_queues.set_quanta(quanta)
         if self._retries is not None:
             self._retries.take(settings.retries)
         elif settings.retries:
@@ -628,10 +629,12 @@ class Client(MessageSource, ConsumerEvents):
             self._waits.forget(queue)
             if self.shedding and settings.key is None:
                 self.shedding.forget(queue)
-            self._paused -= {queue}
             if self._started:
                 self.io_thread.take(settings)
-                self.io_thread.pause(self._paused)
+            if queue in self._paused:
+                self._paused -= {queue}
+                if self._started:
+                    self.io_thread.pause(self._paused)
 
     def keep(self, tenant: Hashable) -> None:
         """Forget a tenant's figures no more when it is idle."""
@@ -666,7 +669,7 @@ class Client(MessageSource, ConsumerEvents):
             connected=thread.is_connected and not thread.ended,
             since=None if since is None else datetime.fromtimestamp(since, UTC),
             last_error=thread.last_error,
-            consuming={name: found and name not in paused for name, found in thread.channels.subscribed().items()},
+            consuming={name: found and name not in paused for name, found in self._subscribed().items()},
             buffered=buffered,
             # What came on a channel that is gone may be buffered still; and the two are not counted at one moment.
             in_hand=max(0, thread.channels.unsettled() - buffered),
@@ -674,6 +677,11 @@ class Client(MessageSource, ConsumerEvents):
             problem=self._problem(),
             paused=paused,
         )
+
+    def _subscribed(self) -> dict[str, bool]:
+        """Return for every queue whether it is consumed; the I/O thread may not know the latest settings yet."""
+        found = self.io_thread.channels.subscribed()
+        return {name: found.get(name, False) for name in self.settings.windows}
 
     def _problem(self) -> str | None:
         """Say why this cannot go on by itself, if so."""

@@ -85,10 +85,10 @@ class IOThread(ConnectionThread):
 
     Notes
     -----
-    Handlers never run in this thread, so they cannot delay heartbeats. `request_flush`, `give_way`, `reweigh`,
-    `pause`, `stop_intake`, `round_trip` and `turned` are safe from any thread, besides what `ConnectionThread` and
-    `ConsumerChannels` name; everything else belongs to the I/O thread. None of them waits for the network except
-    `close`.
+    Handlers never run in this thread, so they cannot delay heartbeats. `request_flush`, `give_way`, `reweigh`, `take`,
+    `add`, `remove`, `pause`, `stop_intake`, `round_trip` and `turned` are safe from any thread, besides what
+    `ConnectionThread` and `ConsumerChannels` name; everything else belongs to the I/O thread. None of them waits for
+    the network except `close`.
 
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
     """
@@ -108,6 +108,8 @@ class IOThread(ConnectionThread):
             settings.urls, owner, "fairsched-io", fast=settings.fast, connection_name=settings.options.connection_name
         )
         self._settings = settings
+        #: What was brought last, by any thread, and is taken with the first callback that was asked for since.
+        self._newest = settings
         self.counters = counters
         self.acks = AckPolicy(sum(settings.windows.values()))
         self.measurements = Measurements()
@@ -126,9 +128,7 @@ class IOThread(ConnectionThread):
         #: What any thread settled and this one is yet to send.
         self.settlements = Settlements(counters, self.acks, self._lent, self.request_flush)
         lending.lend(self._loop, self._lent, self._may_borrow)
-        self.consumer_counts = ConsumerCounts(
-            self._loop, settings.asked, channels.consumers
-        )
+        self.consumer_counts = ConsumerCounts(self._loop, settings.asked, channels.consumers)
         self.declarations = Declarations(self._loop)
         self._flushed = Flag()
         self._startup = Startup(self._loop, channels.__iter__, self._begin)
@@ -204,19 +204,22 @@ class IOThread(ConnectionThread):
 
     def reweigh(self, settings: ConsumerSettings) -> None:
         """Give queues the windows that go with other weights."""
-        self._loop.add_callback_threadsafe(lambda: self._reweigh(settings))
+        self._newest = settings
+        self._loop.add_callback_threadsafe(self._reweigh)
 
     def take(self, settings: ConsumerSettings) -> None:
         """Consume other queues: what was forgotten, and what `add` is about to add."""
-        self._loop.add_callback_threadsafe(lambda: self._take(settings))
+        self._newest = settings
+        self._loop.add_callback_threadsafe(self._take)
 
     def add(self, settings: ConsumerSettings, wanted: Mapping[str, Done]) -> None:
         """Consume more queues, which these settings have; each is told when it is consumed, or why it cannot be."""
 
         def add() -> None:
-            self._take(settings)
+            self._take()
             self._changes.add(wanted)
 
+        self._newest = settings
         self._loop.add_callback_threadsafe(add)
 
     def remove(self, queue: str, done: Done) -> None:
@@ -257,14 +260,15 @@ class IOThread(ConnectionThread):
             "What was settled last may come again", waited,
         )  # fmt: skip
 
-    def _reweigh(self, settings: ConsumerSettings) -> None:
+    def _reweigh(self) -> None:
         if not self._stopping:
-            self._settings = settings
-            self.channels.reweigh(settings)
-            self._backlogged.reweigh(settings)
-            self._window_control.reweigh(settings)
+            self._take()
+            self._window_control.reweigh(self._settings)
 
-    def _take(self, settings: ConsumerSettings) -> None:
+    def _take(self) -> None:
+        settings = self._newest
+        if settings is self._settings:
+            return
         self._settings = settings
         self._changes.take(settings)
         self.channels.reweigh(settings)

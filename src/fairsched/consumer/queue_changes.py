@@ -181,6 +181,11 @@ class QueueChanges:
             name = self._waiting.popleft()
             if name not in self._adding:
                 continue
+            if self._channels.is_open(name):  # opened with the connection, when this addition was on its way
+                self._opening.add(name)
+                if self._channels.by_queue[name].subscribed:
+                    self.confirmed(name)
+                continue
             limit = transport.params.channel_max
             if limit and self._channels.count + 2 > limit:  # others ask and declare
                 self._refuse(name, ConfigurationError(self._too_many(name, limit)))

@@ -21,7 +21,7 @@ from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handling.decoding import Decoder
 from fairsched.consumer.handling.retries import delay_queue
 from fairsched.consumer.keys import key_function
-from fairsched.consumer.prefetch.arithmetic import windows_for
+from fairsched.consumer.prefetch.arithmetic import default_window, windows_for
 from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.requeueing.codel_returns import checked_codel
 from fairsched.delivery.handlers import check_plain
@@ -39,6 +39,7 @@ OnError = str | Callable[["Message", Exception], object]
 #: Largest quantum the engine accepts.
 LARGEST_QUANTUM = AMOUNT_MAX
 
+_Name = TypeVar("_Name")
 _Value = TypeVar("_Value")
 
 #: The prefetch that is found by measuring.
@@ -65,6 +66,8 @@ class ConsumerSettings:
         The `Tenant` of each name, as given, with its weight.
     others : Tenant
         The weight and limit of all other tenants.
+    divisor : int
+        Greatest common divisor of the weights of the queues.
     quanta : dict
         Quantum per slot that is known beforehand: queues, or tenants with a weight.
     default_quantum : int or None
@@ -138,6 +141,8 @@ class ConsumerSettings:
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
         self.quanta, self.default_quantum = self._quanta()
         _check_quanta(self.quanta)
+        if self.key is not None:
+            _refuse_of_queues(self.queues)
         self.limits, self.default_limit = self._limits(), self.others.limit or None
         self.bands = self._bands()
         _check_worker_queues(self)
@@ -162,28 +167,16 @@ class ConsumerSettings:
 
     def _limits(self) -> dict[Hashable, Limit | None]:
         """Return the limits that queues or tenants have of their own."""
-        self._refuse_of_queues("limit")
-        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
-        return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
+        return _own_limits(self.queues if self.key is None else self.tenants)
 
     def _bands(self) -> dict[Hashable, int]:
         """Return the bands that queues or tenants have of their own."""
-        self._refuse_of_queues("band")
-        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
-        return {name: one.band for name, one in slots.items() if one.band is not None}
-
-    def _refuse_of_queues(self, option: str) -> None:
-        """Raise ConfigurationError if a queue has an option that, with a `key`, only tenants have."""
-        named = [name for name, queue in self.queues.items() if getattr(queue, option) is not None]
-        if named and self.key is not None:
-            raise ConfigurationError(
-                f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
-            )
+        return _own_bands(self.queues if self.key is None else self.tenants)
 
     def _find_units(self) -> None:
         """Set the number of messages that each queue is served per round, by its weight."""
-        scale, per_message = self.worker_queues * self.cost.unit, self.cost.expected
-        self.units = {name: scale * weight / per_message for name, weight in normalise(self.weights).items()}
+        self.divisor = math.gcd(*self.weights.values())
+        self.units = {name: self._unit(name) for name in self.weights}
 
     def _windows(self, prefetch: Any) -> dict[str, int]:
         """Return the window of each queue, by its weight."""
@@ -273,9 +266,17 @@ class ConsumerSettings:
         found.retries = {**self.retries, **_retries(self.options.retry, added)}
         if found.retries:
             _check_names(found.retries, found.queues)
-        found._derive()
-        windows = found._windows(found._later_prefetch())
-        found.windows = {**self.windows, **{name: windows[name] for name in added}}
+        found.weights = {**self.weights, **{name: queue.weight for name, queue in added.items()}}
+        found.policies = {**self.policies, **_policies(added)}
+        found.time_limits = {**self.time_limits, **_time_limits(self.options.time_limit, added)}
+        if self.key is None:
+            found.limits = {**self.limits, **_own_limits(added)}
+            found.bands = {**self.bands, **_own_bands(added)}
+        else:
+            _refuse_of_queues(added)
+        _check_worker_queues(found)
+        found._rescale(self, added)
+        found.windows = {**self.windows, **{name: found._later_window(queue) for name, queue in added.items()}}
         return found
 
     def without_queues(self, removed: Collection[str]) -> ConsumerSettings:
@@ -284,24 +285,44 @@ class ConsumerSettings:
         O(number of queues).
         """
         found = copy.copy(self)
-        found.queues = _without(self.queues, removed)
-        found.retries = _without(self.retries, removed)
-        found._derive()
-        found.windows = _without(self.windows, removed)
+        found.queues, found.weights = _without(self.queues, removed), _without(self.weights, removed)
+        found.retries, found.policies = _without(self.retries, removed), _without(self.policies, removed)
+        found.time_limits, found.windows = _without(self.time_limits, removed), _without(self.windows, removed)
+        found.units = _without(self.units, removed)
+        if self.key is None:
+            found.limits, found.bands = _without(self.limits, removed), _without(self.bands, removed)
+            found.quanta = _without(self.quanta, removed)
+        found._rescale(self, ())
         return found
 
-    def _derive(self) -> None:
-        """Set what follows from the queues."""
-        weights = {name: self.weights.get(name, queue.weight) for name, queue in self.queues.items()}
-        self.weights = weights
-        self.limits, self.bands = self._limits(), self._bands()
+    def _rescale(self, before: ConsumerSettings, added: Collection[str]) -> None:
+        """Set units and quanta: of all queues if the divisor of their weights is another, else of the added ones."""
+        self.divisor = math.gcd(*self.weights.values())
+        kept = self.divisor == before.divisor
+        names = added if kept else self.weights
+        units = {name: self._unit(name) for name in names}
+        self.units = {**self.units, **units} if kept else units
         if self.key is None:
-            self.quanta, _ = self._quanta()
-            _check_quanta(self.quanta)
-        _check_worker_queues(self)
-        self._find_units()
-        self.policies = _policies(self.queues)
-        self.time_limits = _time_limits(self.options.time_limit, self.queues)
+            quanta: dict[Hashable, int] = {name: self.weights[name] // self.divisor * self.cost.unit for name in names}
+            self.quanta = {**self.quanta, **quanta} if kept else quanta
+            _check_quanta(quanta)
+
+    def _unit(self, name: str) -> float:
+        """Return the number of messages that a queue is served per round, by its weight."""
+        return self.worker_queues * self.cost.unit * (self.weights[name] // self.divisor) / self.cost.expected
+
+    def _later_window(self, queue: Queue) -> int:
+        """Return the window of a queue that is added: its own, or its part among all queues."""
+        prefetch, name = self.options.prefetch, queue.name
+        if queue.prefetch is not None and prefetch != AUTO:
+            return queue.prefetch
+        if prefetch is None:
+            return default_window(self.units[name], sum(self.units.values()), len(self.units))
+        if isinstance(prefetch, int):
+            part = prefetch * self.weights[name] // sum(self.weights.values())
+            return max(1, min(LARGEST_PREFETCH, part))
+        whole = _windows(self._later_prefetch(), {name: queue}, {name: 1}, {name: 1.0}, self.workers)
+        return whole[name]
 
     def _tenant_quantum(self, name: object, weight: int) -> int:
         """Return the quantum of a tenant: that of tenants without a weight stays, so theirs is the scale."""
@@ -342,7 +363,27 @@ class ConsumerSettings:
         return self.workers if self.ordering_key is not None else 1
 
 
-def _without(values: dict[str, _Value], names: Collection[str]) -> dict[str, _Value]:
+def _own_limits(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, Limit | None]:
+    """Return the limit of each slot that has one of its own, or says that it has none."""
+    return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
+
+
+def _own_bands(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, int]:
+    """Return the band of each slot for which one is said."""
+    return {name: one.band for name, one in slots.items() if one.band is not None}
+
+
+def _refuse_of_queues(queues: Mapping[str, Queue]) -> None:
+    """Raise ConfigurationError if a queue has an option that, with a `key`, only tenants have."""
+    for option in ("limit", "band"):
+        named = [name for name, queue in queues.items() if getattr(queue, option) is not None]
+        if named:
+            raise ConfigurationError(
+                f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
+            )
+
+
+def _without(values: Mapping[_Name, _Value], names: Collection[str]) -> dict[_Name, _Value]:
     return {name: value for name, value in values.items() if name not in names}
 
 
