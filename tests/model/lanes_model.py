@@ -50,7 +50,8 @@ class LanesModel:
     """The lane of one tenant, which two workers consume, and its registry.
 
     `known`: the lane exists, is idle, and both workers consume it; else nothing exists. `crashes`: a worker may die.
-    `publishes`: messages that are published. `handles`: how many a worker handles at most. `reads`: a worker that starts reads the registry meanwhile.
+    `publishes`: messages that are published. `handles`: how many a worker handles at most.
+    `reads`: a worker that starts reads the registry meanwhile.
 
     Guards: `if_empty`, `if_unused`: the broker deletes only a lane that is so. `closes`: who leaves closes its channel,
     and does not only cancel its consumer. `mandatory`: a message without a lane is returned, and its publisher declares

@@ -110,6 +110,11 @@ class OwnLanes:
         """The tenant of each lane that is consumed; safe from any thread."""
         return {name: lane.tenant for name, lane in list(self._lanes.items()) if lane.consumed}
 
+    @property
+    def known(self) -> list[str]:
+        """The lanes that exist, as far as is known."""
+        return list(self._lanes)
+
     def is_consumed(self, name: str) -> bool:
         """Whether a lane is consumed."""
         lane = self._lanes.get(name)
