@@ -110,6 +110,17 @@ def test_nothing_is_lost_or_added(queues: list[Any]) -> None:
     assert list(found) == plain + [name for one in lanes for name in one.bucket_names]
 
 
+@given(st.one_of(st.text(), st.binary(), st.integers()), st.integers(1, 64))
+def test_messages_of_an_own_lane_come_back_to_a_bucket(tenant: Any, buckets: int) -> None:
+    lanes = Lanes("orders", key="header:tenant", buckets=buckets)
+    settings, own = ConsumerSettings(URL, lanes), lanes.own_lane_of(tenant)
+    assert settings.home_of(own) in lanes.bucket_names
+    if "#" not in own:  # else it is the bucket of a hash
+        assert settings.home_of(own) == lanes.bucket_of(tenant)
+    assert settings.home_of("orders.bucket.0") == "orders.bucket.0"
+    assert settings.home_of("orders") == "orders"
+
+
 def test_consumers_take_lanes() -> None:
     for kind in (Consumer, aio.Consumer):
         consumer = kind(URL, ORDERS, tenants={"gold": Tenant(weight=40)})

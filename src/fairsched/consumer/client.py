@@ -84,7 +84,7 @@ class Client(MessageSource, ConsumerEvents):
         self.worker_queues = WorkerQueues(settings)
         self.counters = Counters()
         self._pace = Pace()
-        self._retries = Retries(settings.retries, settings.urls, self._pace.requeue) if settings.retries else None
+        self._retries = self._retries_by(settings) if settings.retries else None
         self._failures = FailurePolicy(
             settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
         )
@@ -123,6 +123,9 @@ class Client(MessageSource, ConsumerEvents):
         self._stop_at: float | None = None
         #: Its holder may come again: a destructor, or the hash of a tenant, may call a consumer wherever Python runs.
         self._guard = threading.RLock()
+
+    def _retries_by(self, settings: ConsumerSettings) -> Retries:
+        return Retries(settings.retries, settings.urls, self._pace.requeue, settings.home_of)
 
     def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
         from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
@@ -552,7 +555,7 @@ class Client(MessageSource, ConsumerEvents):
         if self._retries is not None:
             self._retries.take(settings.retries)
         elif settings.retries:
-            self._retries = Retries(settings.retries, settings.urls, self._pace.requeue)
+            self._retries = self._retries_by(settings)
             if self._started:
                 self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
         self._failures.take(settings.policies, self._retries)

@@ -346,6 +346,15 @@ class ConsumerSettings:
             )
         return quantum
 
+    def home_of(self, queue: str) -> str:
+        """Return the queue to which messages of a queue come back after a delay: itself, or for a lane of a tenant
+        alone, which may be deleted meanwhile, a bucket. O(lanes).
+        """
+        for lanes in self.lanes:
+            if lanes.is_own_lane(queue):
+                return lanes.bucket_of_own_lane(queue)
+        return queue
+
     @property
     def asked(self) -> tuple[str, ...]:
         """The queues whose consumers the broker is asked to count, because CoDel requeues only if there is another."""
