@@ -369,8 +369,7 @@ class LaneRegistry:
         one.turns = 0
         self._await_entries(session, channel, one.lanes.registry)
         kept = self._clean(session, channel, one, entries)
-        channel.close()
-        session.run(lambda: channel.is_closed, LONGEST_READ, "channel.close")
+        session.close_channel(channel)
         one.read_at, one.entries = None, len(kept)
         self._take_entries(session, one, kept)
 
