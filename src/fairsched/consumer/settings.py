@@ -13,6 +13,7 @@ from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
 from fairsched.config.consumer_options import TARGET_DELAY, ConsumerOptions
 from fairsched.config.pools import as_pools
+from fairsched.config.queue_source import without_source
 from fairsched.config.queues import Queue, as_queues
 from fairsched.config.retry import Retry
 from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
@@ -82,6 +83,8 @@ class ConsumerSettings:
         Seconds that a message may wait here for ``prefetch="auto"``; None: the windows stay as they are.
     queues : dict of str to Queue
         What is said of each queue.
+    source : QueueSource or None
+        Says which other queues to consume.
     policies : dict of str to (str or callable)
         The `on_error` of each queue that has its own.
     retries : dict of str to Retry
@@ -134,7 +137,13 @@ class ConsumerSettings:
         self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
-        self.queues = as_queues(options.queues)
+        fixed, self.source = without_source(options.queues)
+        self.queues = {} if fixed is None else as_queues(fixed)
+        if self.source is not None and isinstance(options.prefetch, Mapping):
+            raise ConfigurationError(
+                f"prefetch with a source of queues must not name queues, got {options.prefetch!r}; say it of each: "
+                "Queue(NAME, prefetch=N)"
+            )
         self.tenants, self.others = as_tenants(options.tenants)
         if options.tenants is not None and self.key is None:
             raise ConfigurationError("tenants= needs key=; queues have weights, limits and bands in queues=")
@@ -151,7 +160,9 @@ class ConsumerSettings:
         self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
         self._find_units()
-        self.windows = self._windows(options.prefetch)
+        if fixed is None:  # for its checks
+            _windows(options.prefetch, {}, {"": 1}, {"": 1.0}, self.workers)
+        self.windows = {} if fixed is None else self._windows(options.prefetch)
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
