@@ -8,18 +8,35 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fairsched.consumer.handling.described import described
 from fairsched.consumer.log_limit import PAUSE, LogLimit
 from fairsched.errors import ConfigurationError, ShutDown
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from fairsched.config.queue_source import QueueSource
     from fairsched.config.queues import Queue
-    from fairsched.consumer.client import Client
+    from fairsched.consumer.settings import ConsumerSettings
 
 _log = logging.getLogger(__name__)
+
+
+class QueueSet(Protocol):
+    """The queues of a consumer, as a watcher needs them; `Client` documents the methods."""
+
+    settings: ConsumerSettings
+
+    def add_queues(self, queues: Mapping[str, Queue]) -> dict[str, Future[None]]:
+        """Begin to consume more queues."""
+
+    def begin_removal(self, name: str) -> Future[None]:
+        """Begin to remove a queue."""
+
+    def set_weights(self, changes: Mapping[Any, int]) -> None:
+        """Change weights."""
 
 
 class QueueWatcher:
@@ -29,7 +46,7 @@ class QueueWatcher:
     ----------
     source : QueueSource
         It is asked.
-    consumer : Client
+    consumer : QueueSet
         It has the queues.
     wait_for : callable or None
         Returns the result of a coroutine that the source returned; None: it must not return any.
@@ -43,7 +60,7 @@ class QueueWatcher:
     """
 
     def __init__(
-        self, source: QueueSource, consumer: Client, wait_for: Callable[[Any], Any] | None, log: LogLimit
+        self, source: QueueSource, consumer: QueueSet, wait_for: Callable[[Any], Any] | None, log: LogLimit
     ) -> None:
         self._source = source
         self._consumer = consumer
