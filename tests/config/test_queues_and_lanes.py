@@ -176,7 +176,7 @@ def test_an_app_has_one_handler_for_all_lanes_of_a_name() -> None:
         fake.put(queue=queue)
     fake.run(lambda message: answers.append(app.dispatch(message)))
     assert answers == ["order orders.bucket.2", "order orders.tenant.x", "plain"]
-    assert [repr(error) for _, error in fake.errors] == ["KeyError('other')"]
+    assert [str(error) for _, error in fake.errors] == ["no handler for queue 'other'; there are ['orders', 'plain']"]
     assert app.weights == {"plain": 2}
     assert app.make_consumer()._client.settings.lanes == (ORDERS,)
     assert list(app.make_consumer(queues=["orders"])._client.settings.queues) == BUCKETS

@@ -22,7 +22,9 @@ from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
+from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
+from fairsched.consumer.queue_watcher import QueueWatcher
 from fairsched.consumer.requeueing.codel_returns import Shedding
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.consumer.settings import ConsumerSettings
@@ -117,6 +119,10 @@ class Client(MessageSource, ConsumerEvents):
         self._forked = False
         self._started = self._closed = False
         self._paused: frozenset[str] = frozenset()
+        #: Asks the source of queues, if there is one.
+        self._watcher: QueueWatcher | None = None
+        #: Returns the result of a coroutine, in any thread but that of its event loop; set by an owner that has a loop.
+        self.wait_for: Callable[[Any], Any] | None = None
         #: What is told when an added queue is consumed, and when a removed one is forgotten.
         self._adding: dict[str, Future[None]] = {}
         self._leaving: dict[str, Future[None]] = {}
@@ -171,10 +177,24 @@ class Client(MessageSource, ConsumerEvents):
                 self.share_group.start(_ended(self.io_thread))
             if self.lane_registry is not None:
                 self.lane_registry.start(_ended(self.io_thread))
+            self._watch()
         except BaseException:
             if mine:
                 self.close(at_once=True)
             raise
+
+    def _watch(self) -> None:
+        """Begin to ask the source of queues, if there is one."""
+        source = self.settings.source
+        if source is not None:
+            watcher = QueueWatcher(source, self, self.wait_for, LogLimit())
+            watcher.start(lambda: self.stopping.is_set() or self.io_thread.ended)
+            self._watcher = watcher
+
+    def look(self) -> None:
+        """Look, about once a second, whether the source of queues answers."""
+        if self._watcher is not None:
+            self._watcher.look()
 
     def _check_new(self) -> None:
         self.check_open()
@@ -404,6 +424,8 @@ class Client(MessageSource, ConsumerEvents):
         if done:
             return
         try:
+            if self._watcher is not None:
+                self._watcher.end(self._left())
             if self._stop_at is not None and not at_once:
                 self._wait_for_settlements()
             self.abandon()
