@@ -31,7 +31,7 @@ _ATTEMPTS, _PAUSE = 5, 1.0
 _ADVICE = {
     403: "grant this user the permissions to configure and write it",
     405: "another connection has declared it for itself alone: delete it",
-    406: "it exists with other arguments: give all programs the same arguments= and ordered=, or delete it",
+    406: "if it exists with other arguments, give all programs the same arguments= and ordered=, or delete it",
 }
 
 #: Told what became of a lane: the error, or None.
@@ -165,9 +165,12 @@ class LaneOpener:
         if channel is not self._channel and not self._opening:
             return
         self._channel = None
-        self._opening = False
         if not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
             return  # the connection is closed, and `disconnected` is called
+        # pika forgets the channel only after this callback; another one with its number is opened then.
+        self._opening = True
+        transport = self._transport
+        self._loop.call_later(0.0, lambda: self._open_again(transport))
         job = self._job
         if job is None:
             return
@@ -177,6 +180,11 @@ class LaneOpener:
             self._loop.call_later(_PAUSE, lambda: self._again(job))
             return
         self._end(self._refused(job, reason.reply_code, broker_text(reason.reply_text)))
+
+    def _open_again(self, transport: Transport | None) -> None:
+        if transport is self._transport:
+            self._opening = False
+            self._go_on()
 
     def _again(self, job: _Job) -> None:
         if self._transport is None:
