@@ -121,6 +121,16 @@ def test_messages_of_an_own_lane_come_back_to_a_bucket(tenant: Any, buckets: int
     assert settings.home_of("orders") == "orders"
 
 
+def test_each_of_many_lanes_has_a_window() -> None:
+    settings = ConsumerSettings(URL, Lanes("orders", key="header:tenant"), prefetch=50)
+    assert sum(settings.windows.values()) == 50
+    for number in range(64):
+        settings = settings.with_queues({f"orders.tenant.{number}": Queue(f"orders.tenant.{number}", retry=False)})
+    own = [window for name, window in settings.windows.items() if not settings.is_lasting(name)]
+    assert own == [2] * 9 + [1] * 55
+    assert sum(settings.windows.values()) == 123
+
+
 def test_consumers_take_lanes() -> None:
     for kind in (Consumer, aio.Consumer):
         consumer = kind(URL, ORDERS, tenants={"gold": Tenant(weight=40)})

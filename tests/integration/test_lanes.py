@@ -23,6 +23,7 @@ from support.waiting import eventually
 from fairsched import App, Consumer, Lanes, Retry, aio
 from fairsched.lanes import own_lanes, registry
 from fairsched.lanes.announcement import ACTIVE, CLOSE, GONE, KEPT, NEW, Announcement, encode
+from fairsched.metrics import ConsumerCollector
 
 _numbers = itertools.count()
 #: A bound for what takes milliseconds; benchmarks measure them.
@@ -150,6 +151,14 @@ def test_buckets_and_lanes_are_one_slot_of_a_tenant(broker: Broker, lanes: Lanes
         assert {name: slot.served for name, slot in slots.items() if slot.served} == {"a": 10}
         assert worker.consumer.explain("a").weight == 3
         assert worker.consumer.explain(lanes.own_lane_of("a")).window
+        metrics = {
+            (sample.name, sample.labels.get("queue")): sample.value
+            for family in ConsumerCollector(worker.consumer).collect()
+            for sample in family.samples
+        }
+        assert metrics["fairsched_own_lanes", None] == metrics["fairsched_lane_registry_connected", None] == 1
+        consumed = {queue for name, queue in metrics if name == "fairsched_queue_consumed"}
+        assert consumed == {*lanes.bucket_names}
 
 
 def test_the_window_of_a_lane_is_by_the_weight_of_its_tenant(broker: Broker, lanes: Lanes) -> None:

@@ -357,6 +357,10 @@ class ConsumerSettings:
             )
         return quantum
 
+    def is_lasting(self, queue: str) -> bool:
+        """Return whether a queue is none of the lanes of single tenants, which come and go. O(lanes)."""
+        return not any(lanes.is_own_lane(queue) for lanes in self.lanes)
+
     def home_of(self, queue: str) -> str:
         """Return the queue to which messages of a queue come back after a delay: itself, or for a lane of a tenant
         alone, which may be deleted meanwhile, a bucket. O(lanes).
