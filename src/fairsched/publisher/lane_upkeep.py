@@ -43,9 +43,9 @@ class LaneUpkeep:
     For the I/O thread.
 
     A returned message is held in the window, with all others of its lane that are not confirmed, and nothing is sent.
-    A bucket is declared, and when the broker owes no confirm, they are sent again in their place. If it was an own lane,
-    which a worker has deleted, they go to the bucket instead: RabbitMQ confirms a message that reaches a queue while it
-    is being deleted, so a lane must not be used at once after workers have agreed to delete it.
+    A bucket is declared, and when the broker owes no confirm, they are sent again in their place. If it was an own
+    lane, which a worker has deleted, they go to the bucket instead: RabbitMQ confirms a message that reaches a queue
+    while it is being deleted, so a lane must not be used at once after workers have agreed to delete it.
     """
 
     def __init__(
