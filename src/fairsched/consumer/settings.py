@@ -138,7 +138,7 @@ class ConsumerSettings:
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
         fixed, self.source = without_source(options.queues)
-        self.queues = {} if fixed is None else as_queues(fixed)
+        self.queues = as_queues(fixed) if fixed is not None or self.source is None else {}
         if self.source is not None and isinstance(options.prefetch, Mapping):
             raise ConfigurationError(
                 f"prefetch with a source of queues must not name queues, got {options.prefetch!r}; say it of each: "
@@ -160,9 +160,9 @@ class ConsumerSettings:
         self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
         self._find_units()
-        if fixed is None:  # for its checks
+        if not self.queues:  # for its checks
             _windows(options.prefetch, {}, {"": 1}, {"": 1.0}, self.workers)
-        self.windows = {} if fixed is None else self._windows(options.prefetch)
+        self.windows = self._windows(options.prefetch) if self.queues else {}
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
