@@ -402,7 +402,7 @@ def without_permission(broker: Broker, lanes: Lanes) -> Iterator[str]:
         broker.control("delete_user", "buckets")  # type: ignore[attr-defined]
 
 
-@pytest.mark.rabbitmq("permissions of users")
+@pytest.mark.rabbitmq("users with permissions")
 def test_without_permission_the_buckets_are_consumed(
     broker: Broker, lanes: Lanes, busy_beat: None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -404,7 +404,8 @@ class LaneRegistry:
         """Consume the lanes of the registry, and enter those that it lacks: its queue may have been deleted."""
         for announced in kept.values():
             if not one.own.is_consumed(announced.lane):
-                self._do(session, one, one.own.heard(NEW, *announced, time.monotonic()))
+                there = Action(Do.LOOK, *announced)  # as it was just seen to be
+                self._do(session, one, one.own.answered(there, True, time.monotonic()))
         for lane, tenant in one.own.consumed.items():
             if lane not in kept:
                 self._say(one, NEW, Announcement(lane, tenant))
