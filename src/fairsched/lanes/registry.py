@@ -291,11 +291,11 @@ class LaneRegistry:
 
     def _added(self, lane: str, future: Future[None]) -> None:
         error = future.exception()
-        if error is not None and not isinstance(error, QueueNotFound | ShutDown):
+        if error is not None and not isinstance(error, QueueNotFound):
             self._refused(lane, error)
 
     def _refused(self, lane: str, error: BaseException) -> None:
-        if not self._side.over() and self._log.due("refused"):
+        if not isinstance(error, ShutDown) and not self._side.over() and self._log.due("refused"):
             _log.warning("lane %r cannot be consumed, and is tried again: %s", lane, error)
 
     def _leave(self, lane: str) -> None:
