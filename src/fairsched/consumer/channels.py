@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_missing
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fairsched.consumer.declarations import Declarations
     from fairsched.consumer.prefetch.control import WindowControl
     from fairsched.consumer.prefetch.measure import Measurements
-    from fairsched.consumer.queue_changes import QueueChanges
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.startup import Startup
     from fairsched.delivery._delivery import Settlements
@@ -44,6 +43,25 @@ class Unsettled(NamedTuple):
     size: int
 
 
+class Changes(Protocol):
+    """The queues that are being added and removed, as channels need them; `QueueChanges` documents the methods."""
+
+    def is_changing(self, queue: str) -> bool:
+        """Return whether a queue is being added or removed."""
+
+    def is_leaving(self, queue: str) -> bool:
+        """Return whether a queue is being removed."""
+
+    def confirmed(self, name: str) -> None:
+        """Note that a queue is consumed."""
+
+    def refused(self, name: str, error: BaseException) -> bool:
+        """Note that a queue cannot be consumed."""
+
+    def left(self, name: str) -> bool:
+        """Note that the channel of a queue is closed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a consumer that each of its channels works with, or that say how it is opened.
@@ -60,7 +78,7 @@ class Parts:
         Called, after `ConsumerChannels.cancel_all`, when no queue is consumed any more.
     lost : callable
         ``lost(channel)``: after `cancel_all`, the broker closed a channel.
-    changes : QueueChanges
+    changes : Changes
         Knows which queues are being added and removed, and learns what happens to their channels.
     """
 
@@ -75,7 +93,7 @@ class Parts:
     failed: Callable[[Exception], None]
     cancelled: Callable[[], None]
     lost: Callable[[ConsumerChannel], None]
-    changes: QueueChanges
+    changes: Changes
 
 
 class ConsumerChannels:
