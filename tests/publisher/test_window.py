@@ -531,3 +531,17 @@ def test_held_messages_fail_when_the_window_is_closed() -> None:
     found.take_confirms(confirm(1), 0)
     assert found.close(Problem("closed")) == 2
     assert [str(one.exception(0)) for one in ones] == ["closed"] * 2
+
+
+def test_held_messages_are_moved_to_another_lane() -> None:
+    found = window()
+    first, _, second = in_lanes(found, "a", "b", "a")
+    found.output(10**9)
+    found.hold_returned(head("a"))
+    found.take_confirms(confirm(3, True), 0)
+    found.move_held(head("a"), "another")
+    assert found.resume()
+    expected = [encode_message("", "another", PLAIN, b"%d" % number, True, 1, 4088) for number in (0, 2)]
+    assert found.output(10**9) == b"".join(expected)
+    found.take_confirms(confirm(5, True), 0)
+    assert (first.exception(0), second.exception(0)) == (None, None)

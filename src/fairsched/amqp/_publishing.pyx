@@ -1227,7 +1227,6 @@ cdef class PublishWindow:
         bool
             False: the broker still owes confirms, so this has to be called again after them; or nothing is held.
         """
-        cdef bint resumed = False
         cdef uint64_t position
         with cython.critical_section(self):
             if self.window.held == 0:
@@ -1239,6 +1238,53 @@ cdef class PublishWindow:
             self.last_returned = 0
             window_resume(&self.window)
         return True
+
+    def move_held(self, bytes head not None, str routing_key not None):
+        """move_held($self, head, routing_key)
+        --
+
+        Give the held messages of a lane another routing key; to be called when the broker owes no confirm.
+
+        Parameters
+        ----------
+        head : bytes
+            Any message of that lane, encoded.
+        routing_key : str
+            The name of another queue.
+
+        Notes
+        -----
+        O(bytes in the window).
+        """
+        cdef _Outcome one
+        cdef uint64_t position
+        cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(head)
+        cdef int64_t size = publish_frame(text)
+        cdef list found = []
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.sent):
+                if window_at(&self.window, position).token == NULL:
+                    continue
+                one = <_Outcome> window_at(&self.window, position).token
+                if window_at(&self.window, position).holding != NOT_HELD and has_head(one.data, text, size):
+                    found.append(one)
+        # This thread alone sends and settles; a close by another one drops the data.
+        for one in found:
+            self.readdress(one, routing_key)
+
+    cdef readdress(self, _Outcome one, str routing_key):
+        """Encode a message again with another routing key."""
+        cdef Content c
+        cdef bytes data = one.data, body
+        if data is None:
+            return
+        body = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(data))
+        if not publish_decode(
+            <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &c, <uint8_t*> PyBytes_AS_STRING(body)
+        ):
+            raise RuntimeError("an entry of the window is not a message")
+        use_text(routing_key, "routing_key", &c.key, &c.key_size)
+        one.data = encoded_content(&c, CHANNEL, self.longest)
 
     def fail_held(self, bytes head not None, problem):
         """fail_held($self, head, problem)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from fairsched.amqp._properties import PROPERTY_NAMES
 from fairsched.amqp.shortstring import LONGEST, is_short_string
@@ -145,6 +145,10 @@ class Lanes:
         if len(self.name.encode()) + len(text) > LONGEST - _SUFFIX:
             text = f"#{xxh64(encoded):016x}"
         return f"{self.name}.tenant.{text}"
+
+    def bucket_of_own_lane(self, lane: str) -> str:
+        """Return the bucket of the tenant that a lane belongs to; of a name that is a hash, any one. O(length)."""
+        return self.bucket_of(unquote_to_bytes(lane.removeprefix(f"{self.name}.tenant.")))
 
     def is_own_lane(self, queue: str) -> bool:
         """Whether a queue is named as the lane of a tenant alone."""

@@ -241,6 +241,10 @@ class ShareGroup:
         """Whether the broker lets this take part now."""
         return self._side.connected
 
+    def take(self, settings: ConsumerSettings) -> None:
+        """Take the bands of other queues."""
+        self._settings = settings
+
     def charges(self) -> dict[Hashable, float]:
         """Return what slots are charged for their service elsewhere, in cost a second; from any thread."""
         slots = self._slots

@@ -1471,7 +1471,9 @@ cdef class LentConnection:
         ):
             return False
         now = monotonic()
-        if now - self.emptied > max(SLEEPY, self.fast) or now - self.looked > self.fast or len(self.transport.sinks) != 1:
+        if now - self.emptied > max(SLEEPY, self.fast) or now - self.looked > self.fast:
+            return False
+        if len(self.transport.sinks) != 1:
             return False
         self.looked = now
         return True

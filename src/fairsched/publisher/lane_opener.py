@@ -31,7 +31,7 @@ _ATTEMPTS, _PAUSE = 5, 1.0
 _ADVICE = {
     403: "grant this user the permissions to configure and write it",
     405: "another connection has declared it for itself alone: delete it",
-    406: "it exists with other arguments: give all programs the same arguments= and ordered=, or delete it",
+    406: "if it exists with other arguments, give all programs the same arguments= and ordered=, or delete it",
 }
 
 #: Told what became of a lane: the error, or None.
@@ -44,10 +44,15 @@ _Script = Generator[_Request, Any, None]
 
 @dataclass
 class _Job:
+    """A lane, and what is to be done: an own lane is looked for, declared and announced."""
+
     lanes: Lanes
     lane: str
-    tenant: Any
     done: Done
+    looks: bool = False
+    declares: bool = True
+    announces: bool = False
+    tenant: Any = None
     attempts: int = 0
 
 
@@ -73,28 +78,49 @@ class LaneOpener:
         self._jobs: deque[_Job] = deque()
         self._job: _Job | None = None
         self._script: _Script | None = None
-        #: What the broker was asked for, as an error names it.
+        #: What the broker was asked for, as an error names it; whether this was to find out if it exists.
         self._asked = ""
+        self._looking = False
         #: Announcements on this channel, the one whose confirm is awaited, and whether the broker returned it.
         self._published = self._awaited = 0
         self._returned = False
 
-    def open(self, lanes: Lanes, lane: str, tenant: Any, done: Done) -> None:
-        """Declare a lane and, if it is that of one tenant, announce it as new.
+    def declare(self, lanes: Lanes, bucket: str, done: Done) -> None:
+        """Declare a bucket.
 
         Parameters
         ----------
         lanes : Lanes
             Those to which it belongs.
-        lane : str
+        bucket : str
             Its name.
-        tenant : object
-            The tenant, if it is an own lane.
         done : callable
             Called with None, or with the error: a `ConnectionFailed` if the connection was lost, else a
             `PublishFailed` that names the queue, its arguments and what helps.
         """
-        self._jobs.append(_Job(lanes, lane, tenant, done))
+        self._add(_Job(lanes, bucket, done))
+
+    def open_own(self, lanes: Lanes, lane: str, tenant: Any, done: Callable[[Exception | None, bool], None]) -> None:
+        """Declare the own lane of a tenant, and announce it as new.
+
+        Parameters
+        ----------
+        lanes, lane
+            As for `declare`.
+        tenant : object
+            The tenant.
+        done : callable
+            Called as for `declare`, and with whether the lane existed before.
+        """
+        job = _Job(lanes, lane, lambda error: done(error, job.looks), looks=True, announces=True, tenant=tenant)
+        self._add(job)
+
+    def check(self, lanes: Lanes, lane: str, done: Done) -> None:
+        """Call `done` with an error unless a lane exists; parameters as for `declare`."""
+        self._add(_Job(lanes, lane, done, looks=True, declares=False))
+
+    def _add(self, job: _Job) -> None:
+        self._jobs.append(job)
         self._go_on()
 
     def say_active(self, lanes: Lanes, lane: str, tenant: Any) -> None:
@@ -165,18 +191,31 @@ class LaneOpener:
         if channel is not self._channel and not self._opening:
             return
         self._channel = None
-        self._opening = False
         if not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
             return  # the connection is closed, and `disconnected` is called
+        # pika forgets the channel only after this callback; another one with its number is opened then.
+        self._opening = True
+        transport = self._transport
+        self._loop.call_later(0.0, lambda: self._open_again(transport))
         job = self._job
         if job is None:
             return
+        if reason.reply_code == _MISSING and job.looks and job.declares and self._looking:
+            job.looks = False
+            self._job = self._script = None
+            self._jobs.appendleft(job)
+            return
         job.attempts += 1
-        if reason.reply_code == _MISSING and job.attempts < _ATTEMPTS:
+        if reason.reply_code == _MISSING and job.declares and job.attempts < _ATTEMPTS:
             self._job = self._script = None
             self._loop.call_later(_PAUSE, lambda: self._again(job))
             return
         self._end(self._refused(job, reason.reply_code, broker_text(reason.reply_text)))
+
+    def _open_again(self, transport: Transport | None) -> None:
+        if transport is self._transport:
+            self._opening = False
+            self._go_on()
 
     def _again(self, job: _Job) -> None:
         if self._transport is None:
@@ -193,13 +232,19 @@ class LaneOpener:
 
     def _requests(self, job: _Job) -> _Script:
         lanes, lane = job.lanes, job.lane
-        is_own = lane not in lanes.bucket_names
-        if is_own:
+        if job.looks:
+            self._asked = f"queue {lane!r}"
+            self._looking = True
+            yield lambda channel, answer: channel.queue_declare(lane, passive=True, callback=answer)
+        self._looking = False
+        if not job.declares:
+            return
+        if job.announces:
             yield from self._registry(lanes.registry)
         arguments = dict(lanes.queue(lane).all_arguments)
         self._asked = f"queue {lane!r}, durable, with arguments {arguments!r}"
         yield lambda channel, answer: channel.queue_declare(lane, durable=True, arguments=arguments, callback=answer)
-        if is_own:
+        if job.announces:
             self._asked = f"the announcement of {lane!r} on exchange {lanes.registry!r}"
             yield lambda channel, answer: self._announce_new(channel, job, answer)
 

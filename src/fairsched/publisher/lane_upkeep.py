@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairsched.errors import ConnectionFailed, PublishFailed
+from fairsched.lanes.own_lanes import NOTICE
 from fairsched.publisher.lane_opener import LaneOpener
 
 if TYPE_CHECKING:
@@ -42,18 +43,23 @@ class LaneUpkeep:
     For the I/O thread.
 
     A returned message is held in the window, with all others of its lane that are not confirmed, and nothing is sent.
-    When the lane exists and the broker owes no confirm, they are sent again in their place.
+    A bucket is declared, and when the broker owes no confirm, they are sent again in their place. If it was an own
+    lane, which a worker has deleted, they go to the bucket instead: RabbitMQ confirms a message that reaches a queue
+    while it is being deleted, so a lane must not be used at once after workers have agreed to delete it.
     """
 
     def __init__(
         self, loop: Loop, window: PublishWindow, spreads: Sequence[Spread], on_change: Callable[[], None]
     ) -> None:
+        self._loop = loop
         self._window = window
         self._spreads = spreads
         self._on_change = on_change
         self._opener = LaneOpener(loop)
         #: Lanes of held messages, which are being opened, and one message of each, encoded.
         self._wanted: dict[str, bytes] = {}
+        #: Own lanes of held messages, one message of each, encoded, and the bucket that takes them.
+        self._moves: dict[str, tuple[bytes, str]] = {}
         #: Own lanes of hot tenants that could not be opened, which is logged once.
         self._failed: dict[str, tuple[Spread, Any]] = {}
         #: Number of own lanes that are being opened, and what is called when it is 0.
@@ -64,41 +70,51 @@ class LaneUpkeep:
     def connected(self, transport: Transport) -> None:
         """Take a new channel: all messages are sent again. The connection may be the same."""
         self._wanted.clear()
+        self._moves.clear()
         self._opener.connected(transport)
         self._try_again()
 
     def disconnected(self) -> None:
         """Note that the connection is lost."""
         self._wanted.clear()
+        self._moves.clear()
         self._opener.disconnected()
 
     # Returned messages -------------------------------------------------------------------------------------------
 
     def returned(self, encoded: bytes, lane: str) -> bool:
-        """Hold messages one of which was returned, and open their lane; False if they are in none."""
+        """Hold messages one of which was returned, until their lane is there; False if they are in none."""
         found = self._window.hold_returned(encoded) if self._spreads else None
         if found is None:
             return False
-        if lane not in self._wanted:
-            spread, tenant = found
+        spread, tenant = found
+        if lane not in spread.lanes.bucket_names:
+            self._moves[lane] = encoded, spread.lanes.bucket_of(tenant)
+            if spread.placement.closed(lane):
+                self._failed[lane] = spread, tenant
+        elif lane not in self._wanted:
             self._wanted[lane] = encoded
             _log.debug("lane %r does not exist; declaring it and publishing its messages again", lane)
-            self._opener.open(spread.lanes, lane, tenant, partial(self._on_opened, spread, lane))
+            self._opener.declare(spread.lanes, lane, partial(self._on_declared, lane))
         return True
 
-    def _on_opened(self, spread: Spread, lane: str, error: Exception | None) -> None:
+    def _on_declared(self, lane: str, error: Exception | None) -> None:
         head = self._wanted.pop(lane, None)
         if head is None or isinstance(error, ConnectionFailed):
             return  # on another channel all messages are sent again, and may be returned again
         if isinstance(error, PublishFailed):
-            spread.placement.closed(lane)
             self._window.fail_held(head, error)
         self.resume()
         self._on_change()
 
     def resume(self) -> None:
         """Send held messages again, if their lanes exist and the broker owes no confirm."""
-        if not self._wanted and self._window.resume():
+        if self._wanted or self._window.in_flight:
+            return
+        for head, bucket in self._moves.values():
+            self._window.move_held(head, bucket)
+        self._moves.clear()
+        if self._window.resume():
             self._on_change()
 
     # Lanes of hot tenants ----------------------------------------------------------------------------------------
@@ -111,7 +127,7 @@ class LaneUpkeep:
                     self._open_own(spread, tenant, lane, is_first=True)
 
     def when_open(self, done: Callable[[], object]) -> None:
-        """Call a function once the lanes of all hot tenants are open, or could not be opened."""
+        """Call a function once the lanes of all hot tenants are open, or cannot be opened for now."""
         self.open_fresh()
         self._when_open.append(done)
         self._call_if_open()
@@ -122,10 +138,24 @@ class LaneUpkeep:
             for done in due:
                 done()
 
-    def _open_own(self, spread: Spread, tenant: Any, lane: str, *, is_first: bool) -> None:
+    def _check_own(self, spread: Spread, tenant: Any, lane: str) -> None:
+        """Open a lane that existed before, unless it was deleted in the meantime."""
+
         def on_done(error: Exception | None) -> None:
-            self._opening -= 1
             if error is None:
+                spread.placement.opened(lane)
+            else:
+                self._failed[lane] = spread, tenant
+
+        self._opener.check(spread.lanes, lane, on_done)
+
+    def _open_own(self, spread: Spread, tenant: Any, lane: str, *, is_first: bool) -> None:
+        def on_done(error: Exception | None, existed: bool) -> None:
+            self._opening -= 1
+            if error is None and existed:
+                # Workers may have agreed to delete it before they heard that it is in use.
+                self._loop.call_later(2 * NOTICE, partial(self._check_own, spread, tenant, lane))
+            elif error is None:
                 spread.placement.opened(lane)
             else:
                 self._failed[lane] = spread, tenant
@@ -134,7 +164,7 @@ class LaneUpkeep:
             self._call_if_open()
 
         self._opening += 1
-        self._opener.open(spread.lanes, lane, tenant, on_done)
+        self._opener.open_own(spread.lanes, lane, tenant, on_done)
 
     def _try_again(self) -> None:
         """Try to open lanes that could not be opened, for tenants that are still hot."""
