@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import kombu
-from amqp.exceptions import ResourceError
+from amqp.exceptions import NotFound, ResourceError
 
 from fairsched.config.lanes import Lanes
 from fairsched.config.queues import Queue
-from fairsched.consumer.log_limit import LogLimit
+from fairsched.errors import QueueNotFound, ShutDown
 from fairsched.integrations.celery_urls import broker_urls
 from fairsched.lanes.own_lanes import Activity
 from fairsched.lanes.registry import LaneRegistry
@@ -36,7 +37,7 @@ class LanesOfWorker:
 
     Notes
     -----
-    `add_queue`, `remove_queue` and `activity` are for the thread of the registry, which finds the own lanes; all else
+    `add_queues`, `begin_removal`, `activity` and `weight_of` are for the thread of the registry, which finds the own lanes; all else
     is for the thread of the worker's event loop. There is a new registry whenever the worker begins with the queue.
     """
 
@@ -51,7 +52,6 @@ class LanesOfWorker:
         self._before: ChannelForEachQueue | None = None
         self._registry: LaneRegistry | None = None
         self._calls = LoopCalls()
-        self._reports = LogLimit()
         self.listen = self._calls.listen
         if lanes.name not in worker.app.amqp.queues.consume_from:
             _log.info("lanes %r are not consumed, since this worker does not consume their queue", lanes.name)
@@ -64,11 +64,11 @@ class LanesOfWorker:
     def begin(self, consumer: ChannelForEachQueue) -> None:
         """Consume the lanes: the consumer consumes their queue from now on."""
         for name in self._lanes.bucket_names:
-            consumer.add_lane(_as_kombu(self._lanes.queue(name)))
+            consumer.add_lane(self._lane(name))
         if consumer is not self._before:  # after a lost connection
             self._own.clear()
         self._consumer = self._before = consumer
-        self._registry = LaneRegistry([self._lanes], self._urls, self, lambda _tenant: 1)
+        self._registry = LaneRegistry([self._lanes], self._urls, self)
         self._registry.start(lambda: self._consumer is not consumer)
 
     def end(self, consumer: ChannelForEachQueue) -> None:
@@ -105,42 +105,53 @@ class LanesOfWorker:
 
     # For the registry --------------------------------------------------------------------------------------------
 
-    def add_queue(self, queue: Queue) -> None:
-        """Have the event loop consume an own lane."""
-        self._calls.make(partial(self._add, queue))
+    def add_queues(self, queues: Mapping[str, Queue]) -> Mapping[str, Future[None]]:
+        """Have the event loop consume own lanes, which exist; a future fails if its lane cannot be consumed."""
+        futures: dict[str, Future[None]] = {name: Future() for name in queues}
+        for name, future in futures.items():
+            self._calls.make(partial(self._add, name, future))
+        return futures
 
-    def remove_queue(self, name: str) -> None:
+    def begin_removal(self, name: str, at_once: bool = False) -> Future[None]:
         """Have the event loop leave an own lane, unless a message of it is not settled."""
-        self._calls.make(partial(self._remove, name))
+        future: Future[None] = Future()
+        self._calls.make(partial(self._remove, name, future))
+        return future
 
-    def activity(self) -> Mapping[str, Activity]:
+    def activity(self, queues: Iterable[str]) -> Mapping[str, Activity]:
         """Return how own lanes stand."""
-        return {name: own.activity() for name, own in self._own.copy().items()}
+        own = self._own.copy()
+        return {name: own[name].activity() for name in queues if name in own}
 
-    def _add(self, queue: Queue) -> None:
+    def weight_of(self, tenant: Any) -> int:
+        """Return 1: the windows of all lanes are those of Celery."""
+        return 1
+
+    def _add(self, name: str, future: Future[None]) -> None:
         if self._consumer is None:
+            future.set_exception(ShutDown(f"the queue {self.name!r} is not consumed any more"))
             return
-        own = self._own.setdefault(queue.name, OwnLane())
-        if own.consumed:
-            return
-        own.consumed = True  # before its first message comes
-        try:
-            self._consumer.add_lane(_as_kombu(queue))
-        except (*self._worker.consumer.channel_errors, ResourceError) as error:
-            # The registry sees that the lane is not consumed, and tries again.
-            del self._own[queue.name]
-            if self._reports.due(queue.name):
-                _log.warning("lane %r cannot be consumed, and is tried again: %s", queue.name, error)
+        own = self._own.setdefault(name, OwnLane())
+        if not own.consumed:
+            own.consumed = True  # before its first message comes
+            try:
+                self._consumer.add_lane(self._lane(name, no_declare=True))
+            except (*self._worker.consumer.channel_errors, ResourceError) as error:
+                del self._own[name]
+                future.set_exception(QueueNotFound(str(error)) if isinstance(error, NotFound) else error)
+                return
+        future.set_result(None)
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, name: str, future: Future[None]) -> None:
         own = self._own.get(name)
         if self._consumer is not None and own is not None and not own.unsettled():
             del self._own[name]
             self._consumer.close_lane(name)
+        future.set_result(None)
 
-
-def _as_kombu(queue: Queue) -> kombu.Queue:
-    return kombu.Queue(queue.name, durable=True, queue_arguments=dict(queue.arguments or {}))
+    def _lane(self, name: str, *, no_declare: bool = False) -> kombu.Queue:
+        arguments = dict(self._lanes.queue(name).arguments or {})
+        return kombu.Queue(name, durable=True, queue_arguments=arguments, no_declare=no_declare)
 
 
 class OwnLane:
