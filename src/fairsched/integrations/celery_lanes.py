@@ -37,8 +37,9 @@ class LanesOfWorker:
 
     Notes
     -----
-    `add_queues`, `begin_removal`, `activity` and `weight_of` are for the thread of the registry, which finds the own lanes; all else
-    is for the thread of the worker's event loop. There is a new registry whenever the worker begins with the queue.
+    `add_queues`, `begin_removal`, `activity` and `weight_of` are for the thread of the registry, which finds the own
+    lanes; all else is for the thread of the worker's event loop. There is a new registry whenever the worker begins
+    with the queue.
     """
 
     def __init__(self, worker: Any, lanes: Lanes) -> None:
