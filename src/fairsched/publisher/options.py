@@ -9,6 +9,9 @@ from fairsched._core import checked_timeout
 from fairsched.amqp.urls import check_urls
 from fairsched.errors import ConfigurationError
 
+#: Unconfirmed messages, unless given.
+CONFIRM_WINDOW = 2000
+
 
 class PublisherOptions:
     """The options of a publisher, checked.
@@ -40,7 +43,7 @@ class PublisherOptions:
         url: str | Sequence[str],
         *,
         mandatory: bool = True,
-        confirm_window: int = 2000,
+        confirm_window: int = CONFIRM_WINDOW,
         confirm_bytes: int = 32 << 20,
         confirm_timeout: float = 30.0,
         connect_timeout: float = 30.0,
