@@ -89,9 +89,10 @@ def test_a_late_tenant_does_not_wait_for_a_flood(broker: Node, names: list[str],
     queue = names[0]
     jobs = Jobs("celery", broker.url, [queue], tmp_path / "done", {"key": "option:tenant"}, 1000)
     program = (
-        "import os, time\n"
+        "import os\n"
+        "from support.waiting import eventually\n"
         f"for number in range(200): send({queue!r}, 'flood', 0.1, 'flood')\n"
-        "while len(open(os.environ['DONE']).readlines()) < 60: time.sleep(0.01)\n"
+        "eventually(lambda: len(open(os.environ['DONE']).readlines()) >= 60, 100)\n"
         f"send({queue!r}, 'late', 0.1, 'late')"
     )
     with jobs.worker(["--max-tasks-per-child", "2"]), ThreadPoolExecutor() as threads:

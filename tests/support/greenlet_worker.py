@@ -35,8 +35,9 @@ def after_turns(end: Callable[[], object]) -> None:
     """Have another greenlet end a call, after it has had several turns while that waits."""
 
     def run() -> None:
+        turn = threading.Event()
         for _ in range(TURNS):
-            time.sleep(0.001)
+            turn.wait(0.001)
         end()
 
     threading.Thread(target=run).start()
