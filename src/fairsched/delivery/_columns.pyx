@@ -16,8 +16,8 @@ from fairsched.core.arrowexport cimport (
     ArrowBlock, ArrowTexts, arrow_batch, arrow_batch_column, arrow_batch_dictionary, arrow_texts_leave,
 )
 from fairsched.delivery._column cimport (
-    COLUMN_MOST, Column, add_content, add_path, add_read, check_numbers, column_add, column_add_object, column_free, column_init,
-    is_number,
+    COLUMN_MOST, Column, add_content, add_path, add_read, check_numbers, column_add, column_add_object, column_free,
+    column_init, is_number,
 )
 from fairsched.delivery._delivery cimport Message, body_octets, header_octets
 
