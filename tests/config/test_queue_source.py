@@ -104,5 +104,5 @@ def test_an_app_has_one_source() -> None:
     app.consumer(QueueSource(list))(print)
     with pytest.raises(ConfigurationError, match="an app has one source"):
         app.consumer(QueueSource(list))
-    with pytest.raises(TypeError, match="weight of a QueueSource"):
+    with pytest.raises(TypeError, match=r"pass weight to QueueSource\(...\)"):
         app.consumer(QueueSource(list), weight=2)
