@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.amqp._publishing import LoopConfirmation
 from fairsched.config.arguments import made_by
+from fairsched.config.queues import Queue
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
 from fairsched.consumer.batching.batches import MessageBatch
@@ -42,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 #: Nanoseconds for which a task is handed messages that are here before other tasks may run.
 _LONGEST_TURN = 500_000
+#: How often a thread that waits for a coroutine looks whether the consumer was stopped, in seconds.
+_LOOK = 0.5
 
 
 class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatch]]):
@@ -85,7 +88,9 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         self._left = asyncio.Event()
 
     async def __aenter__(self) -> Consumer:
-        self._loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
+        client = self._client
+        client.wait_for = lambda awaitable: _wait_for(awaitable, loop, client.stopping.is_set)
         try:
             problem = await self._in_thread(self._client.start)
             if problem is not None:
@@ -332,8 +337,9 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         if not awaited:
             plain = around_thread(settings, handler, limits)
             threads = [HandlerThread(plain, f"fairsched-worker-{n}") for n in range(len(priorities))]
+        seconds = None if client.limits is None else client.limits.seconds
         calls: Sequence[Any] = [
-            around_coroutine(settings, call, client.counters, threaded=not awaited)
+            around_coroutine(settings, call, client.counters, threaded=not awaited, seconds=seconds)
             for call in (threads if not awaited else [handler] * len(priorities))
         ]
         hands = [_Hand() for _ in priorities]
@@ -432,6 +438,21 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         """Change the weight of a queue, or with a `key` of a tenant, as `fairsched.Consumer.set_weight` does."""
         self._client.set_weight(queue, weight)
 
+    async def add_queue(self, queue: str | Queue) -> None:
+        """Consume another queue, from now on, too, as `fairsched.Consumer.add_queue` does.
+
+        Cancelling the call does not undo it.
+        """
+        one = queue if isinstance(queue, Queue) else Queue(queue)
+        await asyncio.wrap_future(self._client.add_queues({one.name: one})[one.name])
+
+    async def remove_queue(self, queue: str) -> None:
+        """Stop consuming a queue, and forget it, as `fairsched.Consumer.remove_queue` does.
+
+        Cancelling the call does not undo it.
+        """
+        await asyncio.wrap_future(self._client.begin_removal(queue))
+
     def pause(self, queue: str) -> None:
         """Stop consuming a queue until `resume`, as `fairsched.Consumer.pause` does."""
         self._client.pause(queue, True)
@@ -491,6 +512,24 @@ class _Turn:
         """Let others run."""
         await asyncio.sleep(0)
         self._until = time.perf_counter_ns() + _LONGEST_TURN
+
+
+def _wait_for(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> Any:
+    """Return the result of an awaitable that runs in an event loop, from another thread; cancel it if it is over."""
+
+    async def run() -> Any:
+        return await awaitable
+
+    running = asyncio.run_coroutine_threadsafe(run(), loop)
+    while True:
+        try:
+            return running.result(_LOOK)
+        except TimeoutError:
+            if running.done():
+                raise
+            if over() or loop.is_closed():
+                running.cancel()
+                raise ShutDown("the consumer was stopped") from None
 
 
 def _why_orphaned(consumer: Consumer | None) -> str:

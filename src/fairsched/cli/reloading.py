@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.config.consumer_options import OPTIONS
-from fairsched.config.queues import Queue
+from fairsched.config.queue_source import without_source
+from fairsched.config.queues import Queue, as_queues
 from fairsched.config.settings import Settings
 from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
 from fairsched.consumer import App
@@ -76,9 +77,12 @@ class Reload:
         if consumer is None:
             return {}
         running = consumer._client.settings
-        queues = self._app._selected(found.queues or self._app.options.get("queues"))
+        selected, source = without_source(self._app._selected(found.queues or self._app.options.get("queues")))
+        queues = {} if selected is None else as_queues(selected)
         wanted = {name: queue.weight for name, queue in queues.items()}
         added, removed = sorted(wanted.keys() - running.weights.keys()), sorted(running.weights.keys() - wanted.keys())
+        if source is not None:  # which has them removed
+            removed = []
         if added or removed:
             _log.warning("SIGHUP: without effect until the next start: queues %s", ", ".join([*added, *removed]))
         for name, queue in queues.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config.arguments import check_names
 from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS, URL_VARIABLES, default_url
+from fairsched.config.queue_source import QueueSource
 from fairsched.config.queues import Queue
 from fairsched.config.weights import normalise
 from fairsched.consumer.consumer import Consumer
@@ -78,6 +79,8 @@ class App:
         self.options = options
         self.queues: dict[str, Queue] = {}
         self.handlers: dict[str, Handler] = {}
+        self._source: QueueSource | None = None
+        self._source_handler: Handler | None = None
         self._consumer: Consumer | None = None
         #: Called in a thread of its own on SIGHUP, while `run` runs; None: SIGHUP is left alone.
         self._reload: Callable[[], object] | None = None
@@ -86,13 +89,14 @@ class App:
         self._publisher: Publisher | None = None
         self._guard = threading.Lock()
 
-    def consumer(self, queue: str | Queue, **options: Any) -> Callable[[_H], _H]:
-        """Declare the decorated function as the handler of a queue.
+    def consumer(self, queue: str | Queue | QueueSource, **options: Any) -> Callable[[_H], _H]:
+        """Declare the decorated function as the handler of a queue, or of the queues of a source.
 
         Parameters
         ----------
-        queue : str or Queue
-            The queue, or its name.
+        queue : str, Queue or QueueSource
+            The queue, or its name. A `QueueSource`, of which an app may have one: the function handles all queues of
+            it that have no handler of their own.
         **options
             If `queue` is a name: ``weight`` and the other parameters of `Queue`.
 
@@ -108,9 +112,11 @@ class App:
             something other than a function, or to a coroutine function or generator function, whose code a call does
             not run.
         """
+        if options and isinstance(queue, Queue | QueueSource):
+            raise TypeError(f"{next(iter(options))} of a {type(queue).__name__} is given to it")
+        if isinstance(queue, QueueSource):
+            return self._source_consumer(queue)
         if isinstance(queue, Queue):
-            if options:
-                raise TypeError(f"{next(iter(options))} of a Queue is given to it")
             declared = queue
         else:
             check_names(options, [field.name for field in fields(Queue)])
@@ -126,6 +132,58 @@ class App:
             return handler
 
         return declare
+
+    def _source_consumer(self, source: QueueSource) -> Callable[[_H], _H]:
+        if self._source is not None:
+            raise ConfigurationError(f"an app has one source of queues, got {self._source} and {source}")
+
+        def declare(handler: _H) -> _H:
+            check_plain(handler, "handler of a source of queues")
+            self._source, self._source_handler = source, handler
+            return handler
+
+        return declare
+
+    def add_queue(self, queue: str | Queue, handler: Handler | None = None) -> None:
+        """Consume another queue, in the running consumer too, as `Consumer.add_queue` does.
+
+        Parameters
+        ----------
+        queue : str or Queue
+            The queue, or its name.
+        handler : callable, optional
+            Its handler; by default the one that was declared for it, or for a source of queues.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue has no handler, or has one and another is given.
+        Exception
+            As for `Consumer.add_queue`. Then the app has no handler for the queue that it did not have before.
+        """
+        declared = queue if isinstance(queue, Queue) else Queue(queue)
+        if handler is not None:
+            self.consumer(declared)(handler)
+        elif declared.name not in self.handlers and self._source_handler is None:
+            raise ConfigurationError(f"no handler for queue {declared.name!r}; there are {sorted(self.handlers)}")
+        consumer = self._consumer
+        if consumer is not None:
+            try:
+                consumer.add_queue(declared)
+            except BaseException:
+                if handler is not None:
+                    del self.queues[declared.name], self.handlers[declared.name]
+                raise
+
+    def remove_queue(self, queue: str) -> None:
+        """Stop consuming a queue in the running consumer, as `Consumer.remove_queue` does, and forget its handler."""
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.remove_queue(queue)
+        elif queue not in self.queues:
+            raise ConfigurationError(f"no handler for queue {queue!r}; there are {sorted(self.handlers)}")
+        self.queues.pop(queue, None)
+        self.handlers.pop(queue, None)
 
     def middleware(self, function: _M) -> _M:
         """Declare the decorated function as middleware, inside the middleware declared before it.
@@ -187,9 +245,11 @@ class App:
             raise ConfigurationError(f"no broker URL: give one, or set one of {', '.join(URL_VARIABLES)}")
         return found
 
-    def _selected(self, queues: Mapping[str, Any] | Sequence[str | Queue] | None) -> dict[str, Queue]:
+    def _selected(
+        self, queues: Mapping[str, Any] | Sequence[str | Queue] | None
+    ) -> dict[str, Queue] | list[Queue | QueueSource]:
         if queues is None:
-            return dict(self.queues)
+            return dict(self.queues) if self._source is None else [*self.queues.values(), self._source]
         names = [one.name if isinstance(one, Queue) else one for one in queues]
         unknown = [name for name in names if name not in self.handlers]
         if unknown:
@@ -210,7 +270,10 @@ class App:
 
     def dispatch(self, message: Message) -> object:
         """Call the handler of a message's queue."""
-        return self.handlers[message.queue](message)
+        handler = self.handlers.get(message.queue, self._source_handler)
+        if handler is None:
+            raise ConfigurationError(f"no handler for queue {message.queue!r}; there are {sorted(self.handlers)}")
+        return handler(message)
 
     def run(self, url: str | Sequence[str] | None = None, **overrides: Any) -> None:
         """Consume until SIGTERM, SIGINT or `stop`.
