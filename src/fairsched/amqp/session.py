@@ -99,6 +99,11 @@ class Session:
         return self._error is None and self.transport.is_open
 
     @property
+    def error(self) -> BaseException | None:
+        """The error that calls raise, as pika has it; None: none is known."""
+        return self._error
+
+    @property
     def server(self) -> str:
         """Product and version of the broker."""
         found = self.transport.server_properties or {}
@@ -189,8 +194,16 @@ class Session:
         self.run(lambda: opened, self._timeout, "channel")
         return opened[0]
 
+    def close_channel(self, channel: pika.channel.Channel) -> None:
+        """Close a channel, and wait for the answer."""
+        self._check()
+        channel.close()
+        self.run(lambda: channel.is_closed, self._timeout, "channel.close")
+
     def _on_channel_closed(self, _channel: Any, reason: BaseException) -> None:
-        if not isinstance(reason, pika.exceptions.ChannelClosedByClient):
+        if isinstance(reason, pika.exceptions.ChannelClosedByClient):
+            self._loop.stop()
+        else:
             self.fail(reason)
 
     def call(

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.config.consumer_options import OPTIONS
+from fairsched.config.lanes import queues_and_lanes
 from fairsched.config.queue_source import without_source
-from fairsched.config.queues import Queue, as_queues
+from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
 from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
 from fairsched.consumer import App
@@ -78,7 +79,7 @@ class Reload:
             return {}
         running = consumer._client.settings
         selected, source = without_source(self._app._selected(found.queues or self._app.options.get("queues")))
-        queues = {} if selected is None else as_queues(selected)
+        queues, _ = ({}, ()) if selected is None else queues_and_lanes(selected, running.others.weight or 1)
         wanted = {name: queue.weight for name, queue in queues.items()}
         added, removed = sorted(wanted.keys() - running.weights.keys()), sorted(running.weights.keys() - wanted.keys())
         if source is not None:  # which has them removed

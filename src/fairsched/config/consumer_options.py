@@ -23,6 +23,7 @@ from fairsched.errors import ConfigurationError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fairsched.config.lanes import Lanes
     from fairsched.config.queue_source import QueueSource
     from fairsched.config.queues import Queue
     from fairsched.config.retry import Retry
@@ -105,10 +106,11 @@ class ConsumerOptions:
     ----------
     url : str or sequence of str
         Broker URL, ``amqp://`` or ``amqps://``; several are tried in turn.
-    queues : mapping of str to int or mapping, or sequence of str and Queue, or QueueSource
-        Weight of each queue, or a mapping of the parameters of `Queue`; or names of queues with equal weights, and
-        `Queue` objects. Or a `QueueSource`, alone or with those in a sequence, for queues that come and go; a function
-        or a `pathlib.Path` stands for the `QueueSource` of it.
+    queues : mapping of str to int or mapping, or Lanes, or sequence of str, Queue and Lanes, or QueueSource
+        Weight of each queue, or a mapping of the parameters of `Queue` or `Lanes`; or names of queues with equal
+        weights, `Queue` objects and `Lanes`. `Lanes` may stand alone; with lanes, `key` is theirs by default. Or a
+        `QueueSource`, alone or with those in a sequence, for queues that come and go; a function or a `pathlib.Path`
+        stands for the `QueueSource` of it.
     prefetch : int, mapping or "auto", optional
         Maximum number of unsettled messages: in total, divided in proportion to the weights, or per queue. The default
         keeps the shares at a round trip of a millisecond: at least 500 in total, or 20 per queue up to 5 000 in total.
@@ -198,11 +200,14 @@ class ConsumerOptions:
             unset="required",
         ),
     )
-    queues: Mapping[str, Any] | Sequence[str | Queue | QueueSource] | QueueSource | Callable[[], Any] | Path = field(
+    queues: (
+        Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes | QueueSource] | QueueSource | Callable[[], Any] | Path
+    ) = field(
         metadata=_row(
             values.QUEUES,
             "NAME[=WEIGHT],...",
-            "Queues to consume, all with weights or all without; a queue may have a table of options instead.",
+            "Queues to consume, all with weights or all without; a queue may have a table of options instead, and "
+            "lanes have one.",
             unset="those of the app",
         )
     )

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,10 +37,13 @@ from fairsched.delivery._messagesource import MessageSource
 from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
+    from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.queue_changes import Done
     from fairsched.delivery._delivery import Message
+    from fairsched.lanes.own_lanes import Activity
+    from fairsched.lanes.registry import LaneRegistry
     from fairsched.publisher import Publisher
     from fairsched.scheduling._fairqueue import FairQueue
     from fairsched.stats import SlotOutlook
@@ -83,7 +86,7 @@ class Client(MessageSource, ConsumerEvents):
         self.worker_queues = WorkerQueues(settings)
         self.counters = Counters()
         self._pace = Pace()
-        self._retries = Retries(settings.retries, settings.urls, self._pace.requeue) if settings.retries else None
+        self._retries = self._retries_by(settings) if settings.retries else None
         self._failures = FailurePolicy(
             settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
         )
@@ -95,6 +98,8 @@ class Client(MessageSource, ConsumerEvents):
         name = settings.options.share_group
         #: Keeps shares in step with those of other processes, if that is wanted.
         self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
+        #: Finds the lanes of single tenants, and gives them up, if there may be any.
+        self.lane_registry = self._registry_of([lanes for lanes in settings.lanes if not lanes.ordered])
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
@@ -124,6 +129,14 @@ class Client(MessageSource, ConsumerEvents):
         self._stop_at: float | None = None
         #: Its holder may come again: a destructor, or the hash of a tenant, may call a consumer wherever Python runs.
         self._guard = threading.RLock()
+
+    def _retries_by(self, settings: ConsumerSettings) -> Retries:
+        return Retries(settings.retries, settings.urls, self._pace.requeue, settings.home_of)
+
+    def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
+        from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
+
+        return LaneRegistry(lanes, self.settings.urls, self) if lanes else None
 
     # Beginning ---------------------------------------------------------------------------------------------------
 
@@ -162,6 +175,8 @@ class Client(MessageSource, ConsumerEvents):
                 raise self.error
             if self.share_group is not None:
                 self.share_group.start(_ended(self.io_thread))
+            if self.lane_registry is not None:
+                self.lane_registry.start(_ended(self.io_thread))
             self._watch()
         except BaseException:
             if mine:
@@ -420,6 +435,8 @@ class Client(MessageSource, ConsumerEvents):
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self.share_group is not None:
                 self.share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            if self.lane_registry is not None:
+                self.lane_registry.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             self._log_end()
 
     def _log_end(self) -> None:
@@ -560,7 +577,7 @@ class Client(MessageSource, ConsumerEvents):
         if self._retries is not None:
             self._retries.take(settings.retries)
         elif settings.retries:
-            self._retries = Retries(settings.retries, settings.urls, self._pace.requeue)
+            self._retries = self._retries_by(settings)
             if self._started:
                 self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
         self._failures.take(settings.policies, self._retries)
@@ -584,8 +601,16 @@ class Client(MessageSource, ConsumerEvents):
         self._leaving[queue.name].add_done_callback(again)
         return found
 
-    def begin_removal(self, name: str) -> Future[None]:
+    def begin_removal(self, name: str, at_once: bool = False) -> Future[None]:
         """Begin to remove a queue; the future is done when nothing of it is here any more.
+
+        Parameters
+        ----------
+        name : str
+            The queue.
+        at_once : bool
+            Whether to close its channel without waiting for its messages in hand: with the consumer, in one step of
+            the broker, everything that is unsettled returns to the queue, and what is settled later has no effect.
 
         Raises
         ------
@@ -605,7 +630,7 @@ class Client(MessageSource, ConsumerEvents):
             if self.stopping.is_set():
                 raise ShutDown("the consumer was stopped")
             found = self._leaving[name] = _pending()
-            self.io_thread.remove(name, self._teller(name, self._leaving))
+            self.io_thread.remove(name, self._teller(name, self._leaving), at_once)
             if self.io_thread.ended:
                 self.changes_ended()
             return found
@@ -632,6 +657,15 @@ class Client(MessageSource, ConsumerEvents):
             _tell(future, error)
 
         return tell
+
+    def activity(self, queues: Iterable[str]) -> dict[str, Activity]:
+        """Return how those of the queues stand that have a channel."""
+        return self.io_thread.channels.activity(queues)
+
+    def weight_of(self, tenant: Hashable) -> int:
+        """Return the weight of a tenant."""
+        settings = self.settings
+        return settings.tenants.get(tenant, settings.others).weight or 1
 
     def return_messages(self, queue: str) -> None:
         """Return what waits of a queue."""
@@ -753,6 +787,8 @@ class Client(MessageSource, ConsumerEvents):
             found |= self._retries.stats()
         if self.share_group is not None:
             found["peers"] = self.share_group.peers
+        if self.lane_registry is not None:
+            found["lanes"] = self.lane_registry.counts()
         return {**found, "codel": self.shedding.stats()} if self.shedding else found
 
 

@@ -14,8 +14,9 @@ from fairsched.cli import exits
 from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, settings_options
+from fairsched.config.lanes import queues_and_lanes
 from fairsched.config.queue_source import without_source
-from fairsched.config.queues import Queue, as_queues
+from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
 from fairsched.config.values import masked
 from fairsched.consumer import App
@@ -78,7 +79,7 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
     if queues:
         ConsumerSettings(urls, queues, **options)
     fixed, _ = without_source(queues or None)
-    return _Wanted(urls, as_queues(fixed) if fixed else {})
+    return _Wanted(urls, queues_and_lanes(fixed)[0] if fixed else {})
 
 
 def _described(settings: Settings) -> str:
