@@ -68,7 +68,7 @@ from fairsched.amqp.properties import decode
 from fairsched.delivery.handlers import check_result
 from fairsched.errors import ConfigurationError, ShutDown
 
-cdef double FAST = 0.001  # a thread that looks again within so many seconds reads by itself, and waits so long for it
+cdef double FAST = 0.001  # default of `LentConnection.fast`
 cdef double SLEEPY = ACKS_PERIOD  # the I/O thread is woken by what comes again if none has looked for so long
 
 cdef enum:
@@ -1236,6 +1236,9 @@ cdef class LentConnection:
         The socket; -1: there is none that could be lent.
     transport : Transport or None
         The connection.
+    fast : float
+        A thread that asks for messages again within so many seconds reads the socket itself, and waits at most that
+        long for data. A thread that takes messages only now and then, many at a time, sets it to more than its pause.
 
     Notes
     -----
@@ -1259,6 +1262,7 @@ cdef class LentConnection:
 
     def __cinit__(self, *_args, **_options):
         self.fd = self.epoll = -1
+        self.fast = FAST
         self.unsent = b""
         self.later = []
         self.intake = Intake.__new__(Intake)
@@ -1343,7 +1347,7 @@ cdef class LentConnection:
         if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
             with nogil:
                 PyThread_acquire_lock(self.lock, WAIT_LOCK)
-        if self.unwatched and monotonic() - self.looked > SLEEPY:
+        if self.unwatched and monotonic() - self.looked > max(SLEEPY, self.fast):
             self.watch()
         if self.received_size or self.sent_size:
             self.transport.count(
@@ -1443,7 +1447,7 @@ cdef class LentConnection:
     cdef bint fetch(self, bint wait) except -1:
         """Read what has come, or comes soon; True if that were messages."""
         cdef double now = monotonic()
-        cdef bint fast = now - self.looked < FAST
+        cdef bint fast = now - self.looked < self.fast
         cdef int found
         self.looked = now
         if not (fast and self.readable) or self.sleepers:
@@ -1467,7 +1471,7 @@ cdef class LentConnection:
         ):
             return False
         now = monotonic()
-        if now - self.emptied > SLEEPY or now - self.looked > FAST or len(self.transport.sinks) != 1:
+        if now - self.emptied > max(SLEEPY, self.fast) or now - self.looked > self.fast or len(self.transport.sinks) != 1:
             return False
         self.looked = now
         return True
@@ -1480,7 +1484,7 @@ cdef class LentConnection:
         if found == 0:
             fd = self.fd  # with the exclusion: the I/O thread may change it
             with nogil:
-                sockets_wait(fd, <int64_t> (1e6 * FAST))
+                sockets_wait(fd, <int64_t> (1e6 * self.fast))
             found = self.read()
         self.waited = monotonic()
         return found
