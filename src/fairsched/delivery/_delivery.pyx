@@ -50,6 +50,7 @@ from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents
 from fairsched.core.amqp.frames cimport (
     FOUND_OTHER, FOUND_WHOLE, FRAME_HEAD, Delivery, Found, frames_find, frames_number,
 )
+from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE
 from fairsched.core.amqp.sockets cimport (
     RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait, sockets_watch,
 )
@@ -80,7 +81,6 @@ cdef enum:
     MOST_KEPT = 4 << 20  # octets of other reads that messages of a consumer keep
     MOST_READS = 1024  # and how many of these: a few small messages may keep each
     READS_LOOKED_AT = 32  # of these, each time that one comes, whether any message still refers to them
-    SETTLEMENT = 21    # octets of a frame that settles
     READABLE = 1       # among the events of an epoll
 
 
@@ -285,7 +285,7 @@ cdef class ChannelDeliveries:
         if self.room:
             self.expect(<int64_t> ledger.ledger.high - 1 - <int64_t> ledger.ledger.outstanding + self.room)
         frames = ledger.frames(self.number)
-        self.settlements_sent += len(frames) // SETTLEMENT
+        self.settlements_sent += len(frames) // SETTLEMENT_SIZE
         return frames
 
     def count_sent(self, bytes frames not None):
@@ -294,7 +294,7 @@ cdef class ChannelDeliveries:
 
         Count settlements that are sent, as frames.
         """
-        self.settlements_sent += len(frames) // SETTLEMENT
+        self.settlements_sent += len(frames) // SETTLEMENT_SIZE
 
     @property
     def full(self):
@@ -1351,7 +1351,7 @@ cdef class LentConnection:
             self.watch()
         if self.received_size or self.sent_size:
             self.transport.count(
-                self.received_size, self.received_frames, self.sent_size, self.sent_size // SETTLEMENT
+                self.received_size, self.received_frames, self.sent_size, self.sent_size // SETTLEMENT_SIZE
             )
             self.received_size = self.received_frames = self.sent_size = 0
         later, self.later = self.later, later
