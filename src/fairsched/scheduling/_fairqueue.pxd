@@ -33,6 +33,7 @@ cdef class FairQueue(NamedSlots):
     cdef object __weakref__
 
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
+    cdef uint32_t add_limited(self, object name, int64_t hash, int64_t quantum, bint transient) except? 0xFFFFFFFF
     cdef void forget_idle(self) noexcept
     cdef uint32_t keep_slot(self, object name) except? 0xFFFFFFFF
     cdef object take(self, int32_t rank, object nothing, Place place)

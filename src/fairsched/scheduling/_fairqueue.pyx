@@ -30,7 +30,7 @@ from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.math cimport INFINITY, nextafter
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -47,22 +47,23 @@ from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
 )
 from fairsched.core.schedule.limits cimport (
-    Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init, limits_reserve,
-    limits_set, limits_take, limits_tell,
+    Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init, limits_look,
+    limits_reserve, limits_set, limits_take, limits_tell,
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable, slots_first,
-    slots_report_idle, slots_take_idle,
+    AT_LIMIT, AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable,
+    slots_first, slots_report_idle, slots_take_idle,
 )
 from fairsched.core.schedule.subkeys cimport (
     subkeys_clear, subkeys_forgive, subkeys_init, subkeys_list, subkeys_pop, subkeys_push, subkeys_reserve,
     subkeys_settle,
 )
+from fairsched.core.schedule.withdrawal cimport Sought, sought_place, sought_sort, withdraw_active, withdraw_sought
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
-from fairsched.scheduling._items cimport items_drop, items_visit
+from fairsched.scheduling._items cimport items_drop, items_list, items_visit
 from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_priority
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 
@@ -310,10 +311,14 @@ sparse_boost=False, subkey_quantum=None)
         """Add an unknown slot, if there is a default quantum."""
         if not self.default_quantum:
             raise KeyError(f"no slot is named {name!r}, and there is no default_quantum to add it with")
+        return self.add_limited(name, hash, self.default_quantum, True)
+
+    cdef uint32_t add_limited(self, object name, int64_t hash, int64_t quantum, bint transient) except? 0xFFFFFFFF:
+        """Add a slot that slot_find has just not found, with the usual limit."""
         cdef uint32_t index
         if rarely(self.limits.on) and not limits_reserve(&self.limits, &self.table):
             raise MemoryError()
-        index = self.add(name, hash, self.default_quantum, True)
+        index = self.add(name, hash, quantum, transient)
         if rarely(self.limits.on):
             limits_add(&self.limits, index)
         return index
@@ -675,6 +680,135 @@ sparse_boost=False, subkey_quantum=None)
                 bands_start(&self.table, &self.bands)
             bands_set(&self.table, index, number)
             self.getters.wake(takeable(self))  # getters may have waited for the turn of a slot that is not served now
+
+    # -- slots and items that go --------------------------------------------------------------------------------------
+
+    def add_slot(self, slot, quantum):
+        """add_slot($self, slot, quantum)
+        --
+
+        Add a slot, which is not forgotten when idle.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        quantum : int
+            A positive integer.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            A slot of this name exists that was not retired, or the quantum is not a positive integer of at most
+            2**62 - 1.
+
+        Notes
+        -----
+        A slot that was retired (see `retire`) and is not forgotten yet is kept again, with its new quantum. O(1).
+        """
+        cdef int64_t amount = as_amount(quantum, f"quantum of slot {slot!r}")
+        cdef int64_t hash
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot, &hash)
+            if index >= 0 and not self.table.slots[index].flags & TRANSIENT:
+                raise ValueError(f"there is a slot named {slot!r} already")
+            if index < 0:
+                index = self.add_limited(slot, hash, amount, False)
+            self.table.slots[index].flags &= ~TRANSIENT
+            dwrr_set_quantum(&self.table, index, amount)
+
+    def retire(self, slot):
+        """retire($self, slot)
+        --
+
+        Forget a slot as soon as it is idle: no item is queued in it, it is not held, and no limit counts an item of it.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot.
+
+        Notes
+        -----
+        Its hold ends, and its debt is forgotten. Items that are queued in it are served first; `withdraw` takes them
+        out. O(active slots).
+        """
+        cdef int64_t hash
+        cdef long index
+        with cython.critical_section(self):
+            index = slot_find(self, slot, &hash)
+            if index < 0:
+                raise KeyError(f"no slot is named {slot!r}")
+            self.table.slots[index].flags |= TRANSIENT
+            self.table.slots[index].deficit = max(self.table.slots[index].deficit, 0)
+            dwrr_hold(&self.table, index, NOT_HELD)
+            bands_enter(&self.table, index)
+            withdraw_active(&self.table, index)
+            bands_serve(&self.table)
+            if self.limits.on:
+                limits_look(&self.limits, &self.table, index)
+            hand_over(self)  # getters may have waited for this slot's turn
+            self.forget_idle()
+
+    def items(self):
+        """items($self)
+        --
+
+        Return a list of all queued items, in no particular order. O(slots and queued items).
+        """
+        with cython.critical_section(self):
+            return items_list(&self.table, &self.levels)
+
+    def withdraw(self, items):
+        """withdraw($self, items)
+        --
+
+        Take items out, wherever they are queued, as if they had never been put.
+
+        Parameters
+        ----------
+        items : Iterable
+            Compared by identity. An object that occurs twice is taken out twice.
+
+        Returns
+        -------
+        list
+            Those of them that were queued, in the order given.
+
+        Notes
+        -----
+        The items of every slot that stay keep their order, and their slot its deficit. O(queued items * log(items)).
+        """
+        cdef list wanted = list(items)
+        cdef Py_ssize_t i, size = len(wanted)
+        cdef list found = [None] * size  # made first: nothing may fail once items are taken out
+        cdef Sought sought
+        if size == 0:
+            return found
+        sought.size = size
+        sought.tokens = <uint64_t*> malloc(size * (sizeof(uint64_t) + 1))
+        if sought.tokens == NULL:
+            raise MemoryError()
+        sought.found = <uint8_t*> (sought.tokens + size)
+        try:
+            for i in range(size):
+                sought.tokens[i] = <uint64_t> <uintptr_t> <PyObject*> PyList_GET_ITEM(wanted, i)
+            sought_sort(&sought)
+            with cython.critical_section(self):
+                withdraw_sought(&self.table, &self.levels, &sought)
+                hand_over(self)
+                hand_room_over(self)
+                self.forget_idle()
+            release_found(wanted, &sought, found)
+            return found
+        finally:
+            free(sought.tokens)
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
@@ -1484,6 +1618,25 @@ cdef int store_many(
         if q.table.idle_count or q.below is not None:
             q.forget_idle()
     return 0
+
+
+cdef void release_found(list wanted, Sought* sought, list found) noexcept:
+    """Write the items that were found into a list that has room for them, and cut it off behind the last.
+
+    Each inherits the reference of its entry. Items of one token are told apart by their number.
+    """
+    cdef Py_ssize_t i, size = 0
+    cdef int64_t place
+    cdef PyObject* item
+    for i in range(PyList_GET_SIZE(wanted)):
+        item = <PyObject*> PyList_GET_ITEM(wanted, i)
+        place = sought_place(sought, <uint64_t> <uintptr_t> item, 1)
+        if place >= 0:
+            sought.found[place] = 2
+            Py_DECREF(None)
+            PyList_SET_ITEM(found, size, <object> item)
+            size += 1
+    del found[size:]
 
 
 cdef inline object nth(object one, list each, Py_ssize_t place, str what):

@@ -5,8 +5,9 @@ of the subkey owns the reference, and the entry of the slot owns none.
 """
 
 cimport cython
+from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, visitproc
-from cpython.ref cimport Py_DECREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 
 from fairsched.core.schedule.bands cimport bands_enter, bands_exchange
@@ -32,6 +33,28 @@ cdef inline int items_visit(SlotTable* table, Subkeys* levels, visitproc visit, 
                 return stop
             entry = entry.next
     return 0
+
+
+cdef inline list items_list(SlotTable* table, Subkeys* levels):
+    """Return the queued items, all of one moment."""
+    cdef SlotTable* owner = table if levels.below == NULL else levels.below
+    cdef list found = None
+    cdef Entry* entry
+    cdef Py_ssize_t size = -1
+    cdef uint32_t i
+    while found is None or size != table.queued + table.withheld:
+        size = <Py_ssize_t> (table.queued + table.withheld)
+        found = PyList_New(size)  # may run Python code, which may put and get
+    size = 0
+    for i in range(owner.size):
+        entry = owner.slots[i].head if owner.slots[i].quantum else NULL
+        while entry != NULL:
+            item = <object> <PyObject*> <uintptr_t> entry.token
+            Py_INCREF(item)
+            PyList_SET_ITEM(found, size, item)
+            size += 1
+            entry = entry.next
+    return found
 
 
 cdef inline void items_drop(SlotTable* table, Subkeys* levels) noexcept:
