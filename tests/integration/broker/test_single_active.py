@@ -33,13 +33,13 @@ def numbers(channel: WireChannel, count: int) -> list[int]:
     return [int(one.body) for one in channel.deliveries(count)]
 
 
-def test_a_cancellation_lets_the_next_begin_while_messages_are_unsettled(
-    dial: Dial, lane: str, channel: WireChannel
-) -> None:
+# Not of classic queues: that of RabbitMQ 3.10 delivers nothing after the cancellation, and at the next message that is
+# published it crashes, with the messages that are not persistent.
+@pytest.mark.parametrize("lane", ["quorum"], indirect=True)
+def test_a_cancellation_lets_the_next_begin_while_messages_are_unsettled(dial: Dial, lane: str) -> None:
     first, second = consuming(dial, lane), consuming(dial, lane)
     assert numbers(first, 4) == [0, 1, 2, 3]
     first.call(Basic.Cancel("its"))
-    channel.published(b"10", routing_key=lane)  # until then, classic queues of RabbitMQ 3.10 do nothing
     # This is why a consumer must not leave an ordered queue so: 0 to 3 may still be in its handlers.
     assert numbers(second, 4) == [4, 5, 6, 7]
 
