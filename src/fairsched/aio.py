@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.amqp._publishing import LoopConfirmation
 from fairsched.config.arguments import made_by
+from fairsched.config.queues import Queue
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
 from fairsched.consumer.batching.batches import MessageBatch
@@ -332,8 +333,9 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         if not awaited:
             plain = around_thread(settings, handler, limits)
             threads = [HandlerThread(plain, f"fairsched-worker-{n}") for n in range(len(priorities))]
+        seconds = None if client.limits is None else client.limits.seconds
         calls: Sequence[Any] = [
-            around_coroutine(settings, call, client.counters, threaded=not awaited)
+            around_coroutine(settings, call, client.counters, threaded=not awaited, seconds=seconds)
             for call in (threads if not awaited else [handler] * len(priorities))
         ]
         hands = [_Hand() for _ in priorities]
@@ -431,6 +433,21 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
     def set_weight(self, queue: Hashable, weight: int) -> None:
         """Change the weight of a queue, or with a `key` of a tenant, as `fairsched.Consumer.set_weight` does."""
         self._client.set_weight(queue, weight)
+
+    async def add_queue(self, queue: str | Queue) -> None:
+        """Consume another queue, from now on, too, as `fairsched.Consumer.add_queue` does.
+
+        Cancelling the call does not undo it.
+        """
+        one = queue if isinstance(queue, Queue) else Queue(queue)
+        await asyncio.wrap_future(self._client.add_queues({one.name: one})[one.name])
+
+    async def remove_queue(self, queue: str) -> None:
+        """Stop consuming a queue, and forget it, as `fairsched.Consumer.remove_queue` does.
+
+        Cancelling the call does not undo it.
+        """
+        await asyncio.wrap_future(self._client.begin_removal(queue))
 
     def pause(self, queue: str) -> None:
         """Stop consuming a queue until `resume`, as `fairsched.Consumer.pause` does."""

@@ -129,6 +129,9 @@ class ConsumerChannel(ChannelDeliveries):
 
     def opened(self, channel: Channel) -> None:
         """Set the window on a fresh channel, then consume: basic.qos governs only later consumers."""
+        if not self.alive:  # its queue was removed meanwhile
+            channel.close()
+            return
         self._channel = channel
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
@@ -310,8 +313,40 @@ class ConsumerChannel(ChannelDeliveries):
         channel = self._channel
         if not self.alive or not self.consuming or channel is None or not channel.is_open:
             return False
-        self._ending = done
+        earlier = self._ending
+
+        def ended() -> None:
+            if earlier is not None:
+                earlier()
+            done()
+
+        self._ending = ended
         self.prefetch.move(channel, 0)
+        return True
+
+    def leave(self, done: Callable[[], None]) -> None:
+        """Stop deliveries for good, and call `done` when none is under way any more, which may be more than once."""
+        channel = self._channel
+        self._ending = done
+        if not self.alive or channel is None or not channel.is_open:
+            done()
+            return
+        self.prefetch.move(channel, 0)
+        if not (self.prefetch.consumers or self.prefetch.busy):
+            done()
+
+    def ended(self) -> None:
+        """Call what `cancel` or `leave` was given: the broker cancelled the last consumer by itself."""
+        if self._ending is not None and not self.prefetch.busy:
+            self._ending()
+
+    def close(self) -> bool:
+        """Close the channel, after which `ChannelCallbacks.changed` is called; False if there is none to close."""
+        channel = self._channel
+        if not self.alive or channel is None or not channel.is_open:
+            return False
+        channel.connection.sinks.pop(channel.channel_number, None)  # what still comes, pika drops
+        channel.close(200, "the queue is not consumed any more")
         return True
 
     def abandon(self) -> None:

@@ -13,7 +13,7 @@ from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
 from fairsched.consumer.channel import ConsumerChannel
 from fairsched.consumer.declarations import wanted_queues
-from fairsched.errors import ConnectionFailed, QueueNotFound
+from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.declarations import Declarations
     from fairsched.consumer.prefetch.control import WindowControl
     from fairsched.consumer.prefetch.measure import Measurements
+    from fairsched.consumer.queue_changes import QueueChanges
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.startup import Startup
     from fairsched.delivery._delivery import Settlements
@@ -58,6 +59,8 @@ class Parts:
         Called, after `ConsumerChannels.cancel_all`, when no queue is consumed any more.
     lost : callable
         ``lost(channel)``: after `cancel_all`, the broker closed a channel.
+    changes : QueueChanges
+        Knows which queues are being added and removed, and learns what happens to their channels.
     """
 
     loop: IOLoop
@@ -71,6 +74,7 @@ class Parts:
     failed: Callable[[Exception], None]
     cancelled: Callable[[], None]
     lost: Callable[[ConsumerChannel], None]
+    changes: QueueChanges
 
 
 class ConsumerChannels:
@@ -106,8 +110,26 @@ class ConsumerChannels:
         self._parts = parts
 
     def reweigh(self, settings: ConsumerSettings) -> None:
-        """Take the windows that go with other weights."""
+        """Take other queues, and the windows that go with other weights."""
+        for name in settings.windows.keys() - self._backoffs.keys():
+            self._backoffs[name] = Backoff()
         self._settings = settings
+
+    @property
+    def count(self) -> int:
+        """Number of channels."""
+        return len(self.by_queue)
+
+    def forget(self, name: str) -> None:
+        """Forget a queue and its channel, which no message can be settled on any more."""
+        found = self.by_queue.get(name)
+        if found is not None:
+            found.close()
+            found.abandon()
+            self.by_queue = {queue: one for queue, one in self.by_queue.items() if queue != name}
+        self._backoffs.pop(name, None)
+        self._streams.discard(name)
+        self._unconfirmed.discard(name)
 
     def __iter__(self) -> Iterator[ConsumerChannel]:
         return iter(self.by_queue.values())
@@ -140,6 +162,11 @@ class ConsumerChannels:
         """Return the number of messages that are here and can still be settled."""
         return sum(found.ledger.outstanding for found in list(self) if found.alive)
 
+    def consumers(self, queue: str) -> int:
+        """Return the number of consumers that a queue has on this connection."""
+        found = self.by_queue.get(queue)
+        return 0 if found is None else found.prefetch.consumers
+
     def is_full(self) -> bool:
         """Whether the broker sends nothing before more is settled: every window is full, and every channel stands."""
         return all(found.alive and found.ledger.outstanding >= found.window for found in list(self))
@@ -153,7 +180,11 @@ class ConsumerChannels:
 
     def open_all(self, transport: Transport) -> None:
         """Open a channel for every queue on a new connection."""
-        names, control = list(self._settings.windows), self._parts.window_control
+        control, changes = self._parts.window_control, self._parts.changes
+        names = [name for name in self._settings.windows if not (changes.is_changing(name) or self.is_open(name))]
+        if not names:
+            self._parts.startup.subscribed()
+            return
         if control.is_careful:
             # One after the other, or the first messages of all would fill a slow line; not always the same first.
             random.shuffle(names)
@@ -161,11 +192,16 @@ class ConsumerChannels:
         else:
             pause = 0.0
         for number, name in enumerate(names):
-            self._open(transport, name, number * pause)
+            self.open(transport, name, number * pause)
 
-    def _open(self, transport: Transport, name: str, delay: float = 0.0) -> None:
+    def is_open(self, name: str) -> bool:
+        """Whether a queue has a channel, be it one that is being opened."""
+        return name in self.by_queue and self.by_queue[name].alive
+
+    def open(self, transport: Transport, name: str, delay: float = 0.0) -> None:
+        """Open a channel for a queue, and consume it, after so many seconds."""
         parts = self._parts
-        found = self.by_queue[name] = ConsumerChannel(
+        found = ConsumerChannel(
             name,
             parts.window_control.window(name),
             parts.settlements,
@@ -174,6 +210,7 @@ class ConsumerChannels:
             self._settings.queues[name],
             name in self._streams,
         )
+        self.by_queue = {**self.by_queue, name: found}
 
         def open_it() -> None:
             if found.alive and transport.is_open and not (delay and self._stopping):
@@ -195,6 +232,8 @@ class ConsumerChannels:
 
     def changed(self, found: ConsumerChannel, reason: BaseException | None) -> None:
         """Take note of what `ChannelCallbacks.changed` tells."""
+        if self.by_queue.get(found.queue) is not found:  # the queue was removed
+            return
         if reason is not None:
             self._on_lost(found, reason)
         elif found.consuming:
@@ -202,6 +241,7 @@ class ConsumerChannels:
         elif found.subscribed:
             # Paused. If it turns out to be missing when it is resumed, that is something to wait for.
             self._unconfirmed.discard(found.queue)
+            self._parts.changes.confirmed(found.queue)
             self._parts.startup.subscribed()
         else:
             self._on_cancelled(found)
@@ -214,12 +254,15 @@ class ConsumerChannels:
             self._cancel(found)
         else:
             _log.info("consuming queue %r, prefetch %d", found.queue, self._settings.windows[found.queue])
+            self._parts.changes.confirmed(found.queue)
             self._parts.startup.subscribed()
 
     def _on_cancelled(self, found: ConsumerChannel) -> None:
         """Consume again a queue whose consumer the broker cancelled."""
         if self._stopping:
             self._cancel_done(found)
+        elif self._parts.changes.is_leaving(found.queue):
+            found.ended()
         else:
             self._parts.connection.last_error = f"queue {found.queue!r}: the broker cancelled the consumer"
             self._parts.loop.call_later(self._backoffs[found.queue].failed(), found.consume)
@@ -229,18 +272,25 @@ class ConsumerChannels:
         parts, name = self._parts, found.queue
         if parts.connection.transport is None:
             return
+        left = parts.changes.left(name)
         if self._stopping:
             self._cancel_done(found)
             parts.lost(found)
+        elif left or parts.changes.refused(name, self._refusal(name, reason)):
+            return
         elif name in self._unconfirmed:
-            kind = QueueNotFound if is_missing(reason) else ConnectionFailed
-            what = "does not exist" if is_missing(reason) else "cannot be consumed"
-            parts.failed(kind(f"queue {name!r} {what} on {parts.connection.address}: {mask_url(describe(reason))}"))
+            parts.failed(self._refusal(name, reason))
         else:
             delay = self._backoffs[name].failed()
             parts.connection.last_error = f"queue {name!r}: {mask_url(describe(reason))}"
             _log.warning("channel of queue %r lost, another in %.2f s: %s", name, delay, describe(reason))
             parts.loop.call_later(delay, lambda: self._reopen(found))
+
+    def _refusal(self, name: str, reason: BaseException) -> FairschedError:
+        """Return the error of a queue that cannot be consumed."""
+        kind = QueueNotFound if is_missing(reason) else ConnectionFailed
+        what = "does not exist" if is_missing(reason) else "cannot be consumed"
+        return kind(f"queue {name!r} {what} on {self._parts.connection.address}: {mask_url(describe(reason))}")
 
     def _reopen(self, lost: ConsumerChannel) -> None:
         parts, transport = self._parts, self._parts.connection.transport
@@ -251,17 +301,17 @@ class ConsumerChannels:
         if wanted:  # it may have been deleted
             parts.declarations.declare_all(wanted, lambda error: self._on_declared_again(transport, lost, error))
         else:
-            self._open(transport, lost.queue)
+            self.open(transport, lost.queue)
 
     def _on_declared_again(self, transport: Transport, lost: ConsumerChannel, error: BaseException | None) -> None:
         if error is not None:
             _log.error("%s; it is consumed all the same", error)
         if self._parts.connection.transport is transport and self._is_wanted(lost):
-            self._open(transport, lost.queue)
+            self.open(transport, lost.queue)
 
     def _is_wanted(self, lost: ConsumerChannel) -> bool:
         """Whether a lost channel's queue has no other meanwhile: a new connection opens every channel itself."""
-        return not self._stopping and self.by_queue[lost.queue] is lost
+        return not self._stopping and self.by_queue.get(lost.queue) is lost
 
     def abandon_all(self) -> bool:
         """Forget every channel: the connection is gone. Return whether the broker has heard of any settlement."""

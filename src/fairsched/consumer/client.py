@@ -9,6 +9,8 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +32,12 @@ from fairsched.consumer.waits import WaitWarnings, slow_rates
 from fairsched.consumer.worker_queues import WorkerQueues
 from fairsched.delivery._counters import Counters
 from fairsched.delivery._messagesource import MessageSource
-from fairsched.errors import ConnectionFailed, ShutDown
+from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
+    from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
+    from fairsched.consumer.queue_changes import Done
     from fairsched.delivery._delivery import Message
     from fairsched.publisher import Publisher
     from fairsched.scheduling._fairqueue import FairQueue
@@ -108,6 +112,9 @@ class Client(MessageSource, ConsumerEvents):
         self._forked = False
         self._started = self._closed = False
         self._paused: frozenset[str] = frozenset()
+        #: What is told when an added queue is consumed, and when a removed one is forgotten.
+        self._adding: dict[str, Future[None]] = {}
+        self._leaving: dict[str, Future[None]] = {}
         self._stop_at: float | None = None
         #: Its holder may come again: a destructor, or the hash of a tenant, may call a consumer wherever Python runs.
         self._guard = threading.RLock()
@@ -443,6 +450,192 @@ class Client(MessageSource, ConsumerEvents):
             if self._started and not self.stopping.is_set():
                 self.io_thread.pause(self._paused)
 
+    # Queues that come and go -------------------------------------------------------------------------------------
+
+    def add_queue(self, queue: Queue) -> None:
+        """Consume another queue; return when it is consumed, or raise why it cannot be."""
+        self.add_queues({queue.name: queue})[queue.name].result()
+
+    def remove_queue(self, name: str) -> None:
+        """Stop consuming a queue; return when nothing of it is here any more."""
+        self.begin_removal(name).result()
+
+    def add_queues(self, queues: Mapping[str, Queue]) -> dict[str, Future[None]]:
+        """Begin to consume more queues, all or, on an error in their options, none.
+
+        Parameters
+        ----------
+        queues : mapping of str to Queue
+            By name.
+
+        Returns
+        -------
+        dict of str to Future
+            Each is done when the queue is consumed, or fails with the reason why it cannot be.
+
+        Raises
+        ------
+        ConfigurationError
+            If a queue is consumed with other options, or cannot be consumed by this consumer.
+        ShutDown
+            If the consumer was stopped.
+
+        Notes
+        -----
+        A queue that is consumed already, with equal options, is left as it is. One that is being removed is added when
+        it is gone. Waits for nothing. Safe from any thread; O(number of queues of the consumer).
+        """
+        self.check_process()
+        self.check_open()
+        with self._guard:
+            if self.stopping.is_set():
+                raise ShutDown("the consumer was stopped")
+            after = {name: queue for name, queue in queues.items() if name in self._leaving}
+            known = {name: queue for name, queue in queues.items() if name in self.settings.queues}
+            for name in known.keys() - after.keys():
+                self._check_same(known[name])
+            new = {name: queue for name, queue in queues.items() if name not in known}
+            started = self._consume(new) if new else {}
+            found = {name: self._adding.get(name) or _done() for name in known if name not in after}
+            return found | started | {name: self._add_after(queue) for name, queue in after.items()}
+
+    def _check_same(self, queue: Queue) -> None:
+        """Raise ConfigurationError if a queue is consumed with other options."""
+        name = queue.name
+        if replace(self.settings.queues[name], weight=self.settings.weights[name]) != queue:
+            raise ConfigurationError(
+                f"queue {name!r} is consumed already, with other options; remove it first, or change its weight with "
+                "set_weight"
+            )
+
+    def _consume(self, new: Mapping[str, Queue]) -> dict[str, Future[None]]:
+        """Take queues into the settings, and begin to consume them. Called with the guard."""
+        before, settings = self.settings, self.settings.with_queues(new)
+        if settings.time_limits and self.limits is None:
+            if self._started:
+                raise ConfigurationError(
+                    f"time_limit of queue {next(iter(new))!r} needs a consumer that was started with a time limit; "
+                    "give it the option time_limit, or a queue with one"
+                )
+            self.limits = TimeLimits(settings.time_limits, self.counters)
+        self.worker_queues.add(settings, new)
+        self._use(before, settings)
+        if not self._started:
+            return {name: _done() for name in new}
+        futures = {name: _pending() for name in new}
+        self._adding.update(futures)
+        self.io_thread.add(settings, {name: self._teller(name, self._adding) for name in new})
+        if self.io_thread.ended:  # and may not have seen these
+            self.changes_ended()
+        return futures
+
+    def _use(self, before: ConsumerSettings, settings: ConsumerSettings) -> None:
+        """Let every part know settings with other queues. Called with the guard."""
+        self.settings = settings
+        if settings.divisor != before.divisor:
+            quanta = {name: one for name, one in settings.quanta.items() if before.quanta.get(name, one) != one}
+            self.worker_queues.set_quanta(quanta)
+        if self._retries is not None:
+            self._retries.take(settings.retries)
+        elif settings.retries:
+            self._retries = Retries(settings.retries, settings.urls, self._pace.requeue)
+            if self._started:
+                self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
+        self._failures.take(settings.policies, self._retries)
+        if self.limits is not None:
+            self.limits.take(settings.time_limits)
+        if self.share_group is not None:
+            self.share_group.take(settings)
+
+    def _add_after(self, queue: Queue) -> Future[None]:
+        """Add a queue when its removal, which is under way, is done."""
+        found = _pending()
+
+        def again(_removed: Future[None]) -> None:
+            try:
+                added = self.add_queues({queue.name: queue})[queue.name]
+            except BaseException as error:
+                found.set_exception(error)
+            else:
+                added.add_done_callback(lambda added: _tell(found, added.exception()))
+
+        self._leaving[queue.name].add_done_callback(again)
+        return found
+
+    def begin_removal(self, name: str) -> Future[None]:
+        """Begin to remove a queue; the future is done when nothing of it is here any more.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue is not consumed.
+        """
+        self.check_process()
+        self.check_open()
+        with self._guard:
+            leaving = self._leaving.get(name)
+            if leaving is not None:
+                return leaving
+            check_consumed(name, self.settings)
+            if not self._started:
+                self.queue_removed(name)
+                return _done()
+            if self.stopping.is_set():
+                raise ShutDown("the consumer was stopped")
+            found = self._leaving[name] = _pending()
+            self.io_thread.remove(name, self._teller(name, self._leaving))
+            if self.io_thread.ended:
+                self.changes_ended()
+            return found
+
+    def changes_ended(self) -> None:
+        """Let nothing wait for a queue any more: the I/O thread has ended, and with it every consumer."""
+        with self._guard:
+            adding, leaving = list(self._adding.values()), list(self._leaving.values())
+            self._adding.clear()
+            self._leaving.clear()
+        for future in leaving:
+            _tell(future, None)
+        for future in adding:
+            _tell(future, ShutDown("the consumer was stopped"))
+
+    def _teller(self, name: str, futures: dict[str, Future[None]]) -> Done:
+        """Return what takes a future out and tells it; the future may be told by the thread's end, too."""
+        future = futures[name]
+
+        def tell(error: BaseException | None) -> None:
+            with self._guard:
+                if futures.get(name) is future:
+                    del futures[name]
+            _tell(future, error)
+
+        return tell
+
+    def return_messages(self, queue: str) -> None:
+        """Return what waits of a queue."""
+        returned = sum(message.nack() for message in self.worker_queues.take_back(queue))
+        self._pace.release_of(queue)
+        if returned:
+            _log.info("queue %r is removed: %d messages that were not handled return to it", queue, returned)
+
+    def queue_removed(self, queue: str) -> None:
+        """Forget a queue: settings, slot, figures."""
+        with self._guard:
+            before = self.settings
+            settings = before.without_queues([queue])
+            self._use(before, settings)
+            self.worker_queues.remove(before, queue)
+            self.counters.forget(queue)
+            self._waits.forget(queue)
+            if self.shedding and settings.key is None:
+                self.shedding.forget(queue)
+            if self._started:
+                self.io_thread.take(settings)
+            if queue in self._paused:
+                self._paused -= {queue}
+                if self._started:
+                    self.io_thread.pause(self._paused)
+
     def keep(self, tenant: Hashable) -> None:
         """Forget a tenant's figures no more when it is idle."""
         with self._guard:  # its weight must not change in between
@@ -476,7 +669,7 @@ class Client(MessageSource, ConsumerEvents):
             connected=thread.is_connected and not thread.ended,
             since=None if since is None else datetime.fromtimestamp(since, UTC),
             last_error=thread.last_error,
-            consuming={name: found and name not in paused for name, found in thread.channels.subscribed().items()},
+            consuming={name: found and name not in paused for name, found in self._subscribed().items()},
             buffered=buffered,
             # What came on a channel that is gone may be buffered still; and the two are not counted at one moment.
             in_hand=max(0, thread.channels.unsettled() - buffered),
@@ -484,6 +677,11 @@ class Client(MessageSource, ConsumerEvents):
             problem=self._problem(),
             paused=paused,
         )
+
+    def _subscribed(self) -> dict[str, bool]:
+        """Return for every queue whether it is consumed; the I/O thread may not know the latest settings yet."""
+        found = self.io_thread.channels.subscribed()
+        return {name: found.get(name, False) for name in self.settings.windows}
 
     def _problem(self) -> str | None:
         """Say why this cannot go on by itself, if so."""
@@ -539,6 +737,28 @@ class Client(MessageSource, ConsumerEvents):
 def _ended(thread: IOThread) -> Callable[[], bool]:
     """Return what says whether a thread has ended, and keeps nothing else alive."""
     return lambda: thread.ended
+
+
+def _pending() -> Future[None]:
+    """Return a future that cannot be cancelled: what it stands for goes on."""
+    found: Future[None] = Future()
+    found.set_running_or_notify_cancel()
+    return found
+
+
+def _done() -> Future[None]:
+    found = _pending()
+    found.set_result(None)
+    return found
+
+
+def _tell(future: Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _in_child() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched._core import checked_timeout
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.config.arguments import made_by
+from fairsched.config.queues import Queue
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
 from fairsched.consumer.batching.batches import MessageBatch
@@ -291,6 +292,72 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Safe from any thread, before and after the start; O(number of queues).
         """
         self._client.set_weight(queue, weight)
+
+    def add_queue(self, queue: str | Queue) -> None:
+        """Consume another queue, from now on, too.
+
+        Parameters
+        ----------
+        queue : str or Queue
+            Its name, or how to consume it. It is declared if the `Queue` says so.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue is consumed already with other options, if an option does not go with those of the consumer,
+            or if the broker refused the declaration.
+        QueueNotFound
+            If the queue does not exist.
+        ConnectionFailed
+            If the broker refused to have it consumed, or did not answer within `connect_timeout`.
+        ShutDown
+            If the consumer was stopped.
+        RuntimeError
+            If the consumer was closed; in a child process that was forked after the consumer was started.
+
+        Notes
+        -----
+        Returns when the broker has confirmed the consumer; before the start, at once. After an error, nothing has
+        changed. A queue that is consumed already with equal options is left as it is.
+
+        Shares are exact with every number of queues: quanta are scaled together when the weight of the new queue
+        requires it. Windows of other queues do not change. The window of the new queue is its own `prefetch`, or the
+        part of the consumer's `prefetch` that it would have had if all queues had been there from the start; so the
+        total grows. With ``prefetch="auto"`` all windows are shared anew, at its pace, and `max_buffer_bytes` is
+        divided anew.
+
+        Safe from any thread and from handlers; O(number of queues). Many threads may add queues at the same time.
+        """
+        self._client.add_queue(queue if isinstance(queue, Queue) else Queue(queue))
+
+    def remove_queue(self, queue: str) -> None:
+        """Stop consuming a queue, and forget it.
+
+        Parameters
+        ----------
+        queue : str
+            The queue's name.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue is not consumed by this consumer.
+        ShutDown
+            If the consumer was stopped.
+        RuntimeError
+            If the consumer was closed; in a child process that was forked after the consumer was started.
+
+        Notes
+        -----
+        The consumer at the broker is cancelled, and buffered messages of the queue return to it; those of other queues
+        keep their places. Messages in hand can still be settled, for as long as `shutdown_timeout`; those that are not
+        return to the queue, too. Then the method returns, and nothing of the queue is left: no share, limit, window or
+        figure. So a handler should settle its message before it removes its own queue. A consumer without queues waits
+        for more.
+
+        Safe from any thread and from handlers; O(number of queues and buffered messages).
+        """
+        self._client.remove_queue(queue)
 
     def pause(self, queue: str) -> None:
         """Stop consuming a queue until `resume`: its consumer at the broker is cancelled.

@@ -54,8 +54,15 @@ class ConsumerCounts:
 
     def connected(self, connection: Transport) -> None:
         """Use a new connection."""
+        self._connection = connection
         if self._queues:
-            self._connection = connection
+            self._again(FIRST)
+
+    def take(self, queues: Iterable[str]) -> None:
+        """Ask about other queues from now on."""
+        self._queues = tuple(queues)
+        self._others = {name: count for name, count in self._others.items() if name in self._queues}
+        if self._queues and self._connection is not None and self._due is None and self._channel is None:
             self._again(FIRST)
 
     def disconnected(self) -> None:
@@ -89,7 +96,8 @@ class ConsumerCounts:
 
     def _answered(self, queue: str) -> Callable[[Method[Queue.DeclareOk]], None]:
         def note(frame: Method[Queue.DeclareOk]) -> None:
-            self._others[queue] = frame.method.consumer_count - self._own(queue)
+            if queue in self._queues:
+                self._others[queue] = frame.method.consumer_count - self._own(queue)
 
         return note
 

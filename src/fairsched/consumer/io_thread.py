@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.amqp import lending
@@ -22,6 +22,7 @@ from fairsched.consumer.handling.retries import first_declarations
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
+from fairsched.consumer.queue_changes import ChangeEvents, QueueChanges
 from fairsched.consumer.startup import Startup
 from fairsched.delivery._ackpolicy import AckPolicy
 from fairsched.delivery._delivery import HeaderKey, Intake, LentConnection, Settlements
@@ -29,6 +30,7 @@ from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.amqp.transport import Transport
+    from fairsched.consumer.queue_changes import Done
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.worker_queues import WorkerQueues
     from fairsched.delivery._counters import Counters
@@ -49,7 +51,7 @@ _AWAITING_PART = 0.6
 _COURTESY = 0.001
 
 
-class ConsumerEvents(ConnectionEvents):
+class ConsumerEvents(ConnectionEvents, ChangeEvents):
     """Events of a consumer's connection; the I/O thread calls every method."""
 
     def intake_closed(self) -> None:
@@ -83,10 +85,10 @@ class IOThread(ConnectionThread):
 
     Notes
     -----
-    Handlers never run in this thread, so they cannot delay heartbeats. `request_flush`, `give_way`, `reweigh`,
-    `pause`, `stop_intake`, `round_trip` and `turned` are safe from any thread, besides what `ConnectionThread` and
-    `ConsumerChannels` name; everything else belongs to the I/O thread. None of them waits for the network except
-    `close`.
+    Handlers never run in this thread, so they cannot delay heartbeats. `request_flush`, `give_way`, `reweigh`, `take`,
+    `add`, `remove`, `pause`, `stop_intake`, `round_trip` and `turned` are safe from any thread, besides what
+    `ConnectionThread` and `ConsumerChannels` name; everything else belongs to the I/O thread. None of them waits for
+    the network except `close`.
 
     While it waits, it lends the connection to the threads that consume (`LentConnection`).
     """
@@ -106,6 +108,8 @@ class IOThread(ConnectionThread):
             settings.urls, owner, "fairsched-io", fast=settings.fast, connection_name=settings.options.connection_name
         )
         self._settings = settings
+        #: What was brought last, by any thread, and is taken with the first callback that was asked for since.
+        self._newest = settings
         self.counters = counters
         self.acks = AckPolicy(sum(settings.windows.values()))
         self.measurements = Measurements()
@@ -124,19 +128,19 @@ class IOThread(ConnectionThread):
         #: What any thread settled and this one is yet to send.
         self.settlements = Settlements(counters, self.acks, self._lent, self.request_flush)
         lending.lend(self._loop, self._lent, self._may_borrow)
-        self.consumer_counts = ConsumerCounts(
-            self._loop, settings.asked, lambda name: channels.by_queue[name].prefetch.consumers
-        )
+        self.consumer_counts = ConsumerCounts(self._loop, settings.asked, channels.consumers)
         self.declarations = Declarations(self._loop)
         self._flushed = Flag()
-        #: What is declared on each connection before anything is consumed.
-        self._declared = [*wanted_queues(settings.queues), *first_declarations(settings.retries)]
         self._startup = Startup(self._loop, channels.__iter__, self._begin)
         self._stopping = self._intake_closed = self._closing = False
         #: Channels whose settlements are sent, and whose broker has not answered since.
         self._awaiting: set[ConsumerChannel] = set()
         #: When the loop was seen to turn last, on the clock of `time.monotonic`.
         self.turned = time.monotonic()
+        self._changes = QueueChanges(
+            self._loop, self._connection, channels, self.declarations, self._startup, settings, owner,
+            self._end_queue, self._flush,
+        )  # fmt: skip
         channels.work_with(self._parts(on_error, publisher))
 
     def _parts(
@@ -161,6 +165,7 @@ class IOThread(ConnectionThread):
             failed=self._fail,
             cancelled=self._end_intake,
             lost=self._on_channel_lost,
+            changes=self._changes,
         )
 
     # From any thread ---------------------------------------------------------------------------------------------
@@ -199,7 +204,27 @@ class IOThread(ConnectionThread):
 
     def reweigh(self, settings: ConsumerSettings) -> None:
         """Give queues the windows that go with other weights."""
-        self._loop.add_callback_threadsafe(lambda: self._reweigh(settings))
+        self._newest = settings
+        self._loop.add_callback_threadsafe(self._reweigh)
+
+    def take(self, settings: ConsumerSettings) -> None:
+        """Consume other queues: what was forgotten, and what `add` is about to add."""
+        self._newest = settings
+        self._loop.add_callback_threadsafe(self._take)
+
+    def add(self, settings: ConsumerSettings, wanted: Mapping[str, Done]) -> None:
+        """Consume more queues, which these settings have; each is told when it is consumed, or why it cannot be."""
+
+        def add() -> None:
+            self._take()
+            self._changes.add(wanted)
+
+        self._newest = settings
+        self._loop.add_callback_threadsafe(add)
+
+    def remove(self, queue: str, done: Done) -> None:
+        """Stop consuming a queue; `done` is called when nothing of it is here any more."""
+        self._loop.add_callback_threadsafe(lambda: self._changes.remove(queue, done))
 
     def pause(self, queues: frozenset[str]) -> None:
         """Take in nothing of these queues, and again what the others bring."""
@@ -218,6 +243,7 @@ class IOThread(ConnectionThread):
 
     def _finish(self, failure: BaseException | None) -> None:
         self._stopping = self._intake_closed = True
+        self._changes.stop()
         if failure is not None:
             _log.critical("the I/O thread ended by %s", described(failure), exc_info=shown(failure))
             self._owner.failed(failure)
@@ -225,18 +251,35 @@ class IOThread(ConnectionThread):
         self._owner.intake_closed()
         self._owner.settled()
 
+    def _after_end(self) -> None:
+        self._owner.changes_ended()
+
     def _on_late(self, waited: float) -> None:
         _log.warning(
             "the broker did not confirm the close within %.3g s; leaving without its answer. "
             "What was settled last may come again", waited,
         )  # fmt: skip
 
-    def _reweigh(self, settings: ConsumerSettings) -> None:
+    def _reweigh(self) -> None:
         if not self._stopping:
-            self._settings = settings
-            self.channels.reweigh(settings)
-            self._backlogged.reweigh(settings)
-            self._window_control.reweigh(settings)
+            self._take()
+            self._window_control.reweigh(self._settings)
+
+    def _take(self) -> None:
+        settings = self._newest
+        if settings is self._settings:
+            return
+        self._settings = settings
+        self._changes.take(settings)
+        self.channels.reweigh(settings)
+        self._backlogged.reweigh(settings)
+        self._window_control.take(settings)
+        self.consumer_counts.take(settings.asked)
+
+    def _end_queue(self, queue: str) -> None:
+        """Queue what came of a queue of which no more will come, and hold it no longer."""
+        self._intake.drain()
+        self._backlogged.forget(queue)
 
     def _pause(self, queues: frozenset[str]) -> None:
         if not self._stopping:
@@ -275,6 +318,8 @@ class IOThread(ConnectionThread):
         return bool(found)
 
     def _look_if_settled(self) -> None:
+        if self._changes.any_leaving:
+            self._changes.look()
         if self._intake_closed and self.channels.unsettled() == 0:
             self._owner.settled()
 
@@ -284,8 +329,12 @@ class IOThread(ConnectionThread):
         """Declare what is to be declared, then open a channel for every queue."""
         if again:
             self.counters.add("reconnects")
-        limit, queues = transport.params.channel_max, len(self._settings.windows)
-        if limit and (wanted := queues + bool(self._settings.asked) + bool(self._declared)) > limit:
+        changing = self._changes.is_changing
+        settled = {name: queue for name, queue in self._settings.queues.items() if not changing(name)}
+        retries = {name: retry for name, retry in self._settings.retries.items() if not changing(name)}
+        declared = [*wanted_queues(settled), *first_declarations(retries)]
+        limit, queues = transport.params.channel_max, len(settled)
+        if limit and (wanted := queues + bool(self._settings.asked) + bool(declared)) > limit:
             error = (
                 f"{queues} queues need {wanted} channels, but {self._connection.address} allows {limit} on one "
                 "connection (channel_max); consume fewer queues per consumer or raise the limit"
@@ -296,10 +345,11 @@ class IOThread(ConnectionThread):
         lending.connect(self._loop, self._lent, transport)
         self._window_control.connected()
         self.declarations.connected(transport)
-        if self._declared:
-            self.declarations.declare_all(self._declared, lambda error: self._on_declared(transport, error))
+        if declared:
+            self.declarations.declare_all(declared, lambda error: self._on_declared(transport, error))
         else:
             self.channels.open_all(transport)
+        self._changes.connected(transport)
         self.consumer_counts.connected(transport)
 
     def _on_declared(self, transport: Transport, error: BaseException | None) -> None:
@@ -333,6 +383,7 @@ class IOThread(ConnectionThread):
         self._window_control.disconnected(answered)
         self.consumer_counts.disconnected()
         self.declarations.disconnected()
+        self._changes.disconnected()
         self._startup.hurry()
         if self._stopping:
             self._end_intake()
@@ -361,6 +412,7 @@ class IOThread(ConnectionThread):
     def _stop_intake(self) -> None:
         if not self._stopping:
             self._stopping = True
+            self._changes.stop()
             self._connection.give_up()
             self.channels.cancel_all()
 

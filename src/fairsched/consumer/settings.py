@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
@@ -21,11 +21,12 @@ from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handling.decoding import Decoder
 from fairsched.consumer.handling.retries import delay_queue
 from fairsched.consumer.keys import key_function
-from fairsched.consumer.prefetch.arithmetic import windows_for
+from fairsched.consumer.prefetch.arithmetic import default_window, windows_for
 from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.requeueing.codel_returns import checked_codel
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
+from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.scheduling._arrays import AMOUNT_MAX
 from fairsched.scheduling.limit import Limit
 
@@ -37,6 +38,9 @@ OnError = str | Callable[["Message", Exception], object]
 
 #: Largest quantum the engine accepts.
 LARGEST_QUANTUM = AMOUNT_MAX
+
+_Name = TypeVar("_Name")
+_Value = TypeVar("_Value")
 
 #: The prefetch that is found by measuring.
 AUTO = "auto"
@@ -62,6 +66,8 @@ class ConsumerSettings:
         The `Tenant` of each name, as given, with its weight.
     others : Tenant
         The weight and limit of all other tenants.
+    divisor : int
+        Greatest common divisor of the weights of the queues.
     quanta : dict
         Quantum per slot that is known beforehand: queues, or tenants with a weight.
     default_quantum : int or None
@@ -135,6 +141,8 @@ class ConsumerSettings:
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
         self.quanta, self.default_quantum = self._quanta()
         _check_quanta(self.quanta)
+        if self.key is not None:
+            _refuse_of_queues(self.queues)
         self.limits, self.default_limit = self._limits(), self.others.limit or None
         self.bands = self._bands()
         _check_worker_queues(self)
@@ -142,7 +150,8 @@ class ConsumerSettings:
         self.decode = None if options.decode is None else Decoder(options.decode)
         self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
-        self._find_windows()
+        self._find_units()
+        self.windows = self._windows(options.prefetch)
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
@@ -158,31 +167,34 @@ class ConsumerSettings:
 
     def _limits(self) -> dict[Hashable, Limit | None]:
         """Return the limits that queues or tenants have of their own."""
-        self._refuse_of_queues("limit")
-        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
-        return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
+        return _own_limits(self.queues if self.key is None else self.tenants)
 
     def _bands(self) -> dict[Hashable, int]:
         """Return the bands that queues or tenants have of their own."""
-        self._refuse_of_queues("band")
-        slots: Mapping[Any, Queue | Tenant] = self.queues if self.key is None else self.tenants
-        return {name: one.band for name, one in slots.items() if one.band is not None}
+        return _own_bands(self.queues if self.key is None else self.tenants)
 
-    def _refuse_of_queues(self, option: str) -> None:
-        """Raise ConfigurationError if a queue has an option that, with a `key`, only tenants have."""
-        named = [name for name, queue in self.queues.items() if getattr(queue, option) is not None]
-        if named and self.key is not None:
-            raise ConfigurationError(
-                f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
-            )
+    def _find_units(self) -> None:
+        """Set the number of messages that each queue is served per round, by its weight."""
+        self.divisor = math.gcd(*self.weights.values())
+        self.units = {name: self._unit(name) for name in self.weights}
 
-    def _find_windows(self) -> None:
-        """Set what a queue is served per round, and its window, by its weight."""
-        weights, prefetch = normalise(self.weights), self.options.prefetch
-        self.units = {
-            name: self.worker_queues * weight * self.cost.unit / self.cost.expected for name, weight in weights.items()
-        }
-        self.windows = _windows(prefetch, self.queues, weights, self.units, self.workers)
+    def _windows(self, prefetch: Any) -> dict[str, int]:
+        """Return the window of each queue, by its weight."""
+        return _windows(prefetch, self.queues, normalise(self.weights), self.units, self.workers)
+
+    def _later_prefetch(self) -> Any:
+        """Return the `prefetch` option for the present queues, which are others than at the start."""
+        prefetch = self.options.prefetch
+        if isinstance(prefetch, Mapping):
+            own = {name: queue.prefetch for name, queue in self.queues.items()}
+            missing = [name for name, window in own.items() if window is None and name not in prefetch]
+            if missing:
+                raise ConfigurationError(
+                    f"prefetch names a window for each queue, so queue {missing[0]!r} needs one, too: "
+                    f"Queue({missing[0]!r}, prefetch=N)"
+                )
+            return {name: prefetch.get(name, window) for name, window in own.items()}
+        return min(prefetch, LARGEST_PREFETCH * len(self.queues)) if isinstance(prefetch, int) else prefetch
 
     def reweighed(self, changes: Mapping[Any, int]) -> ConsumerSettings:
         """Return a copy with other weights of some queues, or with a `key` of some tenants.
@@ -219,8 +231,98 @@ class ConsumerSettings:
         found.weights = {**self.weights, **changes}
         found.quanta, _ = found._quanta()
         _check_quanta(found.quanta)
-        found._find_windows()
+        found._find_units()
+        found.windows = found._windows(found._later_prefetch())
         return found
+
+    def with_queues(self, added: Mapping[str, Queue]) -> ConsumerSettings:
+        """Return a copy that consumes more queues.
+
+        Parameters
+        ----------
+        added : mapping of str to Queue
+            Queues that are not consumed yet.
+
+        Returns
+        -------
+        ConsumerSettings
+            The windows of the other queues are as before. Each new queue has the window that it would have if all
+            queues had been there from the start.
+
+        Raises
+        ------
+        ConfigurationError
+            If a queue is consumed already, or cannot be consumed with these options.
+
+        Notes
+        -----
+        O(number of queues).
+        """
+        for name in added:
+            if name in self.queues:
+                raise ConfigurationError(f"queue {name!r} is consumed already")
+        found = copy.copy(self)
+        found.queues = {**self.queues, **added}
+        found.retries = {**self.retries, **_retries(self.options.retry, added)}
+        if found.retries:
+            _check_names(found.retries, found.queues)
+        found.weights = {**self.weights, **{name: queue.weight for name, queue in added.items()}}
+        found.policies = {**self.policies, **_policies(added)}
+        found.time_limits = {**self.time_limits, **_time_limits(self.options.time_limit, added)}
+        if self.key is None:
+            found.limits = {**self.limits, **_own_limits(added)}
+            found.bands = {**self.bands, **_own_bands(added)}
+        else:
+            _refuse_of_queues(added)
+        _check_worker_queues(found)
+        found._rescale(self, added)
+        found.windows = {**self.windows, **{name: found._later_window(queue) for name, queue in added.items()}}
+        return found
+
+    def without_queues(self, removed: Collection[str]) -> ConsumerSettings:
+        """Return a copy that does not consume some of the queues; the windows of the others are as before.
+
+        O(number of queues).
+        """
+        found = copy.copy(self)
+        found.queues, found.weights = _without(self.queues, removed), _without(self.weights, removed)
+        found.retries, found.policies = _without(self.retries, removed), _without(self.policies, removed)
+        found.time_limits, found.windows = _without(self.time_limits, removed), _without(self.windows, removed)
+        found.units = _without(self.units, removed)
+        if self.key is None:
+            found.limits, found.bands = _without(self.limits, removed), _without(self.bands, removed)
+            found.quanta = _without(self.quanta, removed)
+        found._rescale(self, ())
+        return found
+
+    def _rescale(self, before: ConsumerSettings, added: Collection[str]) -> None:
+        """Set units and quanta: of all queues if the divisor of their weights is another, else of the added ones."""
+        self.divisor = math.gcd(*self.weights.values())
+        kept = self.divisor == before.divisor
+        names = added if kept else self.weights
+        units = {name: self._unit(name) for name in names}
+        self.units = {**self.units, **units} if kept else units
+        if self.key is None:
+            quanta: dict[Hashable, int] = {name: self.weights[name] // self.divisor * self.cost.unit for name in names}
+            self.quanta = {**self.quanta, **quanta} if kept else quanta
+            _check_quanta(quanta)
+
+    def _unit(self, name: str) -> float:
+        """Return the number of messages that a queue is served per round, by its weight."""
+        return self.worker_queues * self.cost.unit * (self.weights[name] // self.divisor) / self.cost.expected
+
+    def _later_window(self, queue: Queue) -> int:
+        """Return the window of a queue that is added: its own, or its part among all queues."""
+        prefetch, name = self.options.prefetch, queue.name
+        if queue.prefetch is not None and prefetch != AUTO:
+            return queue.prefetch
+        if prefetch is None:
+            return default_window(self.units[name], sum(self.units.values()), len(self.units))
+        if isinstance(prefetch, int):
+            part = prefetch * self.weights[name] // sum(self.weights.values())
+            return max(1, min(LARGEST_PREFETCH, part))
+        whole = _windows(self._later_prefetch(), {name: queue}, {name: 1}, {name: 1.0}, self.workers)
+        return whole[name]
 
     def _tenant_quantum(self, name: object, weight: int) -> int:
         """Return the quantum of a tenant: that of tenants without a weight stays, so theirs is the scale."""
@@ -259,6 +361,30 @@ class ConsumerSettings:
     def worker_queues(self) -> int:
         """Number of fair queues that workers are divided over."""
         return self.workers if self.ordering_key is not None else 1
+
+
+def _own_limits(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, Limit | None]:
+    """Return the limit of each slot that has one of its own, or says that it has none."""
+    return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
+
+
+def _own_bands(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, int]:
+    """Return the band of each slot for which one is said."""
+    return {name: one.band for name, one in slots.items() if one.band is not None}
+
+
+def _refuse_of_queues(queues: Mapping[str, Queue]) -> None:
+    """Raise ConfigurationError if a queue has an option that, with a `key`, only tenants have."""
+    for option in ("limit", "band"):
+        named = [name for name, queue in queues.items() if getattr(queue, option) is not None]
+        if named:
+            raise ConfigurationError(
+                f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
+            )
+
+
+def _without(values: Mapping[_Name, _Value], names: Collection[str]) -> dict[_Name, _Value]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _windows(

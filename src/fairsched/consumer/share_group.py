@@ -254,6 +254,10 @@ class ShareGroup:
         if self._thread.is_alive():
             self._thread.join(timeout)
 
+    def take(self, settings: ConsumerSettings) -> None:
+        """Take the bands of other queues."""
+        self._settings = settings
+
     def charges(self) -> dict[Hashable, float]:
         """Return what slots are charged for their service elsewhere, in cost a second; from any thread."""
         slots = self._slots

@@ -131,6 +131,11 @@ class WaitWarnings:
         self._counting: set[Hashable] = set()
         self._warned: set[Hashable] = set()
 
+    def forget(self, queue: str) -> None:
+        """Warn again if a queue of this name is consumed again."""
+        self._counting.discard(queue)
+        self._warned.discard(queue)
+
     def look(self, message: Message, service: float) -> None:
         """Look, because a message was handled slowly; handlers take so many seconds in the mean."""
         queue = message.queue

@@ -7,12 +7,13 @@ import functools
 import math
 import queue
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.errors import ConfigurationError, ShutDown
 from fairsched.routing._ring import HashRing
 from fairsched.scheduling._fairqueue import FairQueue
+from fairsched.scheduling.bands import DEFAULT_BAND
 from fairsched.stats import LimitStats, SlotOutlook, SlotStats
 
 if TYPE_CHECKING:
@@ -140,6 +141,44 @@ class WorkerQueues:
                 worker_queue, [slots[index] for index in chosen], [messages[index] for index in chosen], prices, whose
             )
         return refused
+
+    def add(self, settings: ConsumerSettings, names: Iterable[str]) -> None:
+        """Add slots for queues that are new in the settings, unless slots are tenants."""
+        if settings.key is not None:
+            return
+        for worker_queue in self.queues:
+            for name in names:
+                worker_queue.add_slot(name, settings.quanta[name])
+                if settings.limits.get(name) is not None:
+                    worker_queue.set_limit(name, settings.limits[name])
+                if name in settings.bands:
+                    worker_queue.set_band(name, settings.bands[name])
+
+    def remove(self, settings: ConsumerSettings, name: str) -> None:
+        """Forget the slot of a queue, as soon as it is idle, unless slots are tenants.
+
+        Parameters
+        ----------
+        settings : ConsumerSettings
+            Those that still have the queue.
+        name : str
+            The queue.
+        """
+        if settings.key is not None:
+            return
+        for worker_queue in self.queues:
+            if settings.limits.get(name) is not None:
+                worker_queue.set_limit(name, None)
+            if name in settings.bands:
+                worker_queue.set_band(name, DEFAULT_BAND)
+            worker_queue.retire(name)
+
+    def take_back(self, queue: str) -> list[Message]:
+        """Take out and return what waits of a queue, whatever its slots; the others keep their places."""
+        found = []
+        for worker_queue in self.queues:
+            found += worker_queue.withdraw([one for one in worker_queue.items() if one.queue == queue])
+        return found
 
     def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:
         """Say of a slot, everywhere, whether more of it waits upstream; True if it was waited for till now in all.

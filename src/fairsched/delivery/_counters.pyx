@@ -96,5 +96,13 @@ cdef class Counters:
         """
         return self.durations_of(queue)
 
+    def forget(self, queue):
+        """forget($self, queue)
+        --
+
+        Forget the durations of a queue that is not consumed any more.
+        """
+        self.by_queue.pop(queue, None)
+
     cdef Durations durations_of(self, object queue):
         return self.by_queue.setdefault(queue, Durations())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.handling.time_limit import TimeLimits, limited_coroutine
@@ -51,7 +51,12 @@ def around_thread(settings: ConsumerSettings, handler: _Handler, limits: TimeLim
 
 
 def around_coroutine(
-    settings: ConsumerSettings, handler: _Handler, counters: Counters, *, threaded: bool = False
+    settings: ConsumerSettings,
+    handler: _Handler,
+    counters: Counters,
+    *,
+    threaded: bool = False,
+    seconds: Mapping[str, float] | None = None,
 ) -> _Handler:
     """Return what a worker of the asyncio consumer awaits.
 
@@ -65,6 +70,8 @@ def around_coroutine(
         Counts handlers that exceeded their time.
     threaded : bool
         Whether it is the latter: then plain middleware and the time limit are round what the thread calls.
+    seconds : mapping, optional
+        Time limits by queue, which may change while handlers are called; by default those of the settings.
 
     Raises
     ------
@@ -77,8 +84,9 @@ def around_coroutine(
             raise ConfigurationError(
                 "middleware of a coroutine handler must be coroutine functions, which await call_next(message)"
             )
-        if settings.time_limits:
-            handler = limited_coroutine(handler, settings.time_limits, counters)
+        seconds = settings.time_limits or None if seconds is None else seconds
+        if seconds is not None:
+            handler = limited_coroutine(handler, seconds, counters)
     handler = _chained(middleware, handler)
     return handler if settings.decode is None else _decoding_first(handler)
 

@@ -78,6 +78,10 @@ class FailurePolicy:
         self._policies = policies or {}
         self._tracebacks = Tracebacks()
 
+    def take(self, policies: Mapping[str, OnError], retries: Retries | None) -> None:
+        """Settle messages of other queues, too."""
+        self._policies, self._retries = policies, retries
+
     def settle(self, message: Message, error: Exception) -> None:
         """Settle a message as ``on_error`` or ``retry`` says; log the failure once, without the body."""
         self._counters.add("errors")

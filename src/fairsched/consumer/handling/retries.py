@@ -197,6 +197,15 @@ class Retries:
         """Whether messages of a queue are retried."""
         return queue in self._rules
 
+    def take(self, rules: Mapping[str, Retry]) -> None:
+        """Retry messages of other queues, too; forget what was declared for queues that are gone."""
+        gone = [(name, rule) for name, rule in self._rules.items() if name not in rules]
+        self._rules = rules
+        with self._guard:
+            for name, rule in gone:
+                for delay in rule.all_delays():
+                    self._declared.pop(delay_queue(name, delay), None)
+
     def begin(self, declarations: Declarations, ended: Callable[[], bool]) -> None:
         """Take what declares queues, and what says whether the consumer has ended, closed or not."""
         self._declarations = declarations

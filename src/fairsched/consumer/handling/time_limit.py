@@ -53,20 +53,24 @@ class TimeLimits:
     """
 
     def __init__(self, seconds: Mapping[str, float], counters: Counters) -> None:
-        self._seconds = dict(seconds)
-        self._shortest = min(seconds.values())
+        #: Single operations on it are atomic; handlers that run keep the limit that they began with.
+        self.seconds = dict(seconds)
+        self._shortest = min(seconds.values(), default=threading.TIMEOUT_MAX)
         self._counters = counters
         #: Handlers at work and their threads. Single operations on these two are atomic.
         self._running: dict[_Call, int] = {}
         #: Those of them that were interrupted, and have not ended; each with a lock that is released when the exception
         #: is under way. A lock and no event, whose Python code could be interrupted.
         self._late: dict[_Call, threading.Lock] = {}
-        self._ended = threading.Event()
+        self._ended = False
+        #: Set when this has ended, or there is a shorter limit.
+        self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         refuse("the time limit of a plain handler interrupts", "leave it out, and limit what the handler waits for")
-        self._ended.clear()
+        self._ended = False
+        self._news.clear()
         self._thread = threading.Thread(target=self._watch, name="fairsched-time-limit", daemon=True)
         self._thread.start()
         return self
@@ -74,13 +78,25 @@ class TimeLimits:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._ended.set()
+        self._ended = True
+        self._news.set()
         if self._thread is not None:
             self._thread.join()
 
+    def take(self, seconds: Mapping[str, float]) -> None:
+        """Limit handlers of other queues, too, from the next message on."""
+        self.seconds.update(seconds)
+        for queue in self.seconds.keys() - seconds.keys():
+            self.seconds.pop(queue, None)
+        shortest = min(seconds.values(), default=threading.TIMEOUT_MAX)
+        if shortest < self._shortest:
+            self._shortest = shortest
+            self._news.set()
+        self._shortest = shortest
+
     def around(self, handler: Callable[[Message], object]) -> Callable[[Message], object]:
         """Return a handler that raises TimeoutError when it has run for too long."""
-        running, late, seconds = self._running, self._late, self._seconds
+        running, late, seconds = self._running, self._late, self.seconds
         monotonic, get_ident = time.monotonic, threading.get_ident
 
         def limited(message: Message) -> object:
@@ -126,7 +142,11 @@ class TimeLimits:
     def _watch(self) -> None:
         # A call that begins after a look ends no sooner than the shortest limit later.
         pause = self._shortest
-        while not self._ended.wait(min(pause, threading.TIMEOUT_MAX)):
+        while True:
+            self._news.wait(min(pause, threading.TIMEOUT_MAX))
+            self._news.clear()
+            if self._ended:
+                return
             now, pause = time.monotonic(), self._shortest
             for call, thread in list(self._running.items()):
                 if call[0] > now:

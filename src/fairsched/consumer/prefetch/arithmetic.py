@@ -83,12 +83,33 @@ def default_windows(units: Mapping[str, float]) -> dict[str, int]:
     -----
     O(n). Pure.
     """
-    least = needed(units, ASSUMED_ROUND_TRIP, ASSUMED_SERVICE)
     whole = sum(units.values())
-    total = max(LEAST_TOTAL, min(MOST_TOTAL, EACH * len(units)))
-    return {
-        name: min(LARGEST_PREFETCH, max(least[name], math.ceil(total * unit / whole))) for name, unit in units.items()
-    }
+    return {name: default_window(unit, whole, len(units)) for name, unit in units.items()}
+
+
+def default_window(unit: float, whole: float, queues: int) -> int:
+    """Return the default window of one queue.
+
+    Parameters
+    ----------
+    unit, whole : float
+        Messages per round, of the queue and of all queues.
+    queues : int
+        Number of queues.
+
+    Returns
+    -------
+    int
+        What `default_windows` returns for it.
+
+    Notes
+    -----
+    O(1). Pure.
+    """
+    turn = whole * ASSUMED_SERVICE
+    least = math.ceil(unit * (1 + math.ceil(ASSUMED_ROUND_TRIP / turn)))
+    total = max(LEAST_TOTAL, min(MOST_TOTAL, EACH * queues))
+    return min(LARGEST_PREFETCH, max(least, math.ceil(total * unit / whole)))
 
 
 def busying(round_trip: float, pace: float, workers: int, headroom: float = 1.0) -> int:

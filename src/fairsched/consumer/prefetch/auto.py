@@ -102,8 +102,11 @@ class AutoWindow:
         return {name: window.size for name, window in self._windows.items()}
 
     def reweigh(self, weights: Mapping[str, float]) -> None:
-        """Divide what is wanted by other weights, from the next decision on."""
+        """Divide what is wanted by other weights, from the next decision on; queues may be new, or missing now."""
+        new = weights.keys() - self._windows.keys()
+        starts = start_windows(weights, self._workers) if new else {}
         self._weights = dict(weights)
+        self._windows = {name: self._windows.get(name) or _Window(starts[name]) for name in weights}
 
     def update(
         self, now: float, round_trip: float | None, service: float | None, limited: Collection[str]
@@ -125,7 +128,8 @@ class AutoWindow:
             Window per queue.
         """
         for name in limited:
-            self._windows[name].limited_at = now
+            if name in self._windows:
+                self._windows[name].limited_at = now
         if round_trip is not None and service is not None:
             wanted, most = total_window(round_trip, service, self._workers, self._target_delay)
             pause, memory = max(PAUSE, 2 * round_trip), max(MEMORY, 3 * round_trip)
@@ -190,7 +194,7 @@ def byte_window(budget: float, size: float) -> int:
 
 def _proportional(total: int, weights: Mapping[str, float]) -> dict[str, int]:
     """Divide a total by weights that need not be whole numbers, at least 1 each."""
-    scale = 1_000_000 / max(weights.values())
+    scale = 1_000_000 / max(weights.values(), default=1.0)
     return split(total, {name: max(1, round(weight * scale)) for name, weight in weights.items()})
 
 

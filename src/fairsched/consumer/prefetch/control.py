@@ -114,6 +114,21 @@ class WindowControl:
         if not (self._budgets or self._dividing):  # with bounds of bytes it keeps measuring
             self._divide()
 
+    def take(self, settings: ConsumerSettings) -> None:
+        """Take other queues: those that stay keep their windows, unless they are measured."""
+        before, self._settings, self._budgets = self._windows, settings, byte_limits(settings)
+        self._fixed = {name for name, queue in settings.queues.items() if queue.prefetch is not None}
+        if self._auto is not None:
+            self._auto.reweigh(settings.units)
+            found = self._auto.windows
+        else:
+            found = self._measured() if settings.default_prefetch else settings.windows
+        self._windows = {name: before.get(name, found[name]) for name in settings.windows}
+        for name in before.keys() - self._windows.keys():
+            self._sizes.pop(name, None)
+            self._usage.pop(name, None)
+            self._closed.discard(name)
+
     def pause(self, queues: frozenset[str]) -> None:
         """Have these queues, and no others, take in nothing, on later connections too."""
         self._paused = queues
@@ -188,7 +203,8 @@ class WindowControl:
         """
         began, self._up_since = self._up_since, None
         if began is not None and not answered and self._clock() - began < TRIAL:
-            self._limit = max(1, min(self._limit or LARGEST_PREFETCH, max(self._windows.values())) // NARROWING)
+            widest = max(self._windows.values(), default=1)
+            self._limit = max(1, min(self._limit or LARGEST_PREFETCH, widest) // NARROWING)
 
     def window(self, queue: str) -> int:
         """Return the window of a queue as it was decided last; 0: it is paused."""

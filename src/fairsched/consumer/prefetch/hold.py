@@ -95,6 +95,11 @@ class BackloggedSlots:
         """Take other weights."""
         self._settings = settings
 
+    def forget(self, queue: str) -> None:
+        """Hold a queue no longer."""
+        if self._held.pop(queue, None) is not None:
+            self._worker_queues.hold(queue, False)
+
     def note_fill(self, found: ConsumerChannel) -> None:
         """Hold a queue that filled its window: more are on the way when its messages here run out."""
         if self._settings.key is not None or found.queue in self._held:

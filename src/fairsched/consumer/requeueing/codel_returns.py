@@ -166,6 +166,12 @@ class Shedding:
         else:
             _log.info("%s, but has been returned %d times or may have been: it is kept", waited, self._codel.budget)
 
+    def forget(self, slot: Hashable) -> None:
+        """Forget the laws of a slot that is removed. O(slots)."""
+        with self._guard:
+            for key in [key for key in self._laws if key[1] == slot]:
+                del self._laws[key]
+
     def law_of(self, worker_queues: Iterable[FairQueue], slot: Hashable) -> tuple[bool, CoDelStats] | None:
         """Return whether messages of a slot are being returned, and its figures in all queues; None: none yet."""
         with self._guard:

@@ -72,6 +72,15 @@ class Pace:
         for message in held:
             _nack(message)
 
+    def release_of(self, queue: str) -> None:
+        """Requeue what is held back of a queue."""
+        with self._guard:
+            held = [message for message in self._held.values() if message.queue == queue]
+            for message in held:
+                del self._held[id(message)]
+        for message in held:
+            _nack(message)
+
     def _let_go(self, message: Message) -> None:
         with self._guard:
             mine = self._held.pop(id(message), None) is not None

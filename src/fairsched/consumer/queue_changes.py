@@ -1,0 +1,342 @@
+"""Queues that are added and removed while the others are consumed: their channels, in the I/O thread."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from fairsched.consumer.declarations import wanted_queues
+from fairsched.consumer.handling.retries import first_declarations
+from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
+
+if TYPE_CHECKING:
+    from pika.adapters.select_connection import IOLoop
+
+    from fairsched.amqp.connection import Connection
+    from fairsched.amqp.transport import Transport
+    from fairsched.consumer.channel import ConsumerChannel
+    from fairsched.consumer.channels import ConsumerChannels
+    from fairsched.consumer.declarations import Declarations
+    from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.consumer.startup import Startup
+
+_log = logging.getLogger(__name__)
+
+#: Channels of added queues that are being opened at a time. A broker works on the consumers of a thousand queues for
+#: a second, in which it should also deliver and take acknowledgements.
+AT_ONCE = 64
+
+#: Called once, when a queue is consumed or removed: with None, or with the error.
+Done = Callable[[BaseException | None], None]
+
+
+class ChangeEvents:
+    """What the owner of a consumer learns of its queues; the I/O thread calls every method."""
+
+    def return_messages(self, queue: str) -> None:
+        """Return the messages of a queue that wait here: no more will come."""
+
+    def queue_removed(self, queue: str) -> None:
+        """Forget a queue: it could not be consumed, or was removed and has no messages here any more."""
+
+    def changes_ended(self) -> None:
+        """Let nothing wait for a queue any more: the thread has ended."""
+
+
+class _Leaving:
+    """A queue that is being removed."""
+
+    __slots__ = ("channel", "closing", "done", "returned", "timer")
+
+    def __init__(self, channel: ConsumerChannel | None, done: Done) -> None:
+        self.channel = channel
+        self.done = done
+        #: Whether its deliveries have ended, and what was buffered is returned.
+        self.returned = False
+        #: Whether all its messages are settled, and the broker is asked whether it has heard so.
+        self.closing = False
+        self.timer: object = None
+
+
+class QueueChanges:
+    """Opens the channels of added queues and closes those of removed ones.
+
+    Parameters
+    ----------
+    loop, connection, channels, declarations, startup
+        Of the I/O thread.
+    settings : ConsumerSettings
+        Time-outs.
+    owner : ChangeEvents
+        Returns messages, and forgets queues.
+    ended : callable
+        ``ended(queue)``: no more deliveries of a queue will come. Queues those that have come.
+    flush : callable
+        Sends what is settled.
+
+    Notes
+    -----
+    Adding: the queue is declared if it is to be, then consumed on a channel of its own, `AT_ONCE` queues at a time. An
+    error ends the addition, and the queue is forgotten. After a lost connection the addition begins again, until
+    `connect_timeout` is over.
+
+    Removing: (1) its consumer is cancelled; (2) its buffered messages are returned; (3) messages in hand are settled,
+    within `shutdown_timeout`; (4) the broker answers, so it has heard of the settlements; (5) the channel is closed,
+    which returns the rest; (6) the queue is forgotten. A lost channel or connection leads to (6) at once.
+
+    For the I/O thread alone. O(queues that are changing) a flush.
+    """
+
+    def __init__(
+        self,
+        loop: IOLoop,
+        connection: Connection,
+        channels: ConsumerChannels,
+        declarations: Declarations,
+        startup: Startup,
+        settings: ConsumerSettings,
+        owner: ChangeEvents,
+        ended: Callable[[str], None],
+        flush: Callable[[], object],
+    ) -> None:
+        self._loop = loop
+        self._connection = connection
+        self._channels = channels
+        self._declarations = declarations
+        self._startup = startup
+        self._settings = settings
+        self._owner = owner
+        self._ended = ended
+        self._flush = flush
+        self._stopping = False
+        self._adding: dict[str, Done] = {}
+        #: Of these, the ones that are declared and wait to be opened, and those that the broker is asked for.
+        self._waiting: deque[str] = deque()
+        self._opening: set[str] = set()
+        self._leaving: dict[str, _Leaving] = {}
+
+    def take(self, settings: ConsumerSettings) -> None:
+        """Take other settings."""
+        self._settings = settings
+
+    def is_changing(self, queue: str) -> bool:
+        """Return whether a queue is being added or removed, and so opened by nothing else."""
+        return queue in self._adding or queue in self._leaving
+
+    def is_leaving(self, queue: str) -> bool:
+        """Return whether a queue is being removed."""
+        return queue in self._leaving
+
+    @property
+    def any_leaving(self) -> bool:
+        """True while queues are being removed."""
+        return bool(self._leaving)
+
+    # Adding ------------------------------------------------------------------------------------------------------
+
+    def add(self, wanted: Mapping[str, Done]) -> None:
+        """Consume queues, which are in the settings already."""
+        self._adding.update(wanted)
+        if self._stopping:
+            self._refuse_all(ShutDown("the consumer was stopped"))
+            return
+        self._loop.call_later(self._settings.options.connect_timeout, lambda: self._expire(wanted))
+        transport = self._connection.transport
+        if transport is not None and transport.is_open:
+            self._begin(transport, wanted)
+
+    def connected(self, transport: Transport) -> None:
+        """Begin on a new connection."""
+        self._begin(transport, list(self._adding))
+
+    def _begin(self, transport: Transport, names: Iterable[str]) -> None:
+        for name in names:
+            queue, retry = self._settings.queues[name], self._settings.retries.get(name)
+            declared = wanted_queues({name: queue})
+            if retry is not None:
+                declared += first_declarations({name: retry})
+            if declared:
+                self._declarations.declare_all(declared, self._declared(transport, name))
+            else:
+                self._waiting.append(name)
+        self._open_some()
+
+    def _declared(self, transport: Transport, name: str) -> Done:
+        def note(error: BaseException | None) -> None:
+            if self._connection.transport is not transport or name not in self._adding:
+                return
+            if error is None:
+                self._waiting.append(name)
+                self._open_some()
+            elif not isinstance(error, ConnectionFailed):  # else it is declared again on the next connection
+                self._refuse(name, ConfigurationError(f"{error} ({self._connection.address})"))
+
+        return note
+
+    def _open_some(self) -> None:
+        transport = self._connection.transport
+        while self._waiting and len(self._opening) < AT_ONCE and transport is not None and transport.is_open:
+            name = self._waiting.popleft()
+            if name not in self._adding:
+                continue
+            if self._channels.is_open(name):  # opened with the connection, when this addition was on its way
+                self._opening.add(name)
+                if self._channels.by_queue[name].subscribed:
+                    self.confirmed(name)
+                continue
+            limit = transport.params.channel_max
+            if limit and self._channels.count + 2 > limit:  # others ask and declare
+                self._refuse(name, ConfigurationError(self._too_many(name, limit)))
+                continue
+            self._opening.add(name)
+            self._channels.open(transport, name)
+
+    def _too_many(self, name: str, limit: int) -> str:
+        return (
+            f"queue {name!r} needs another channel, but {self._connection.address} allows {limit} on one connection "
+            "(channel_max); consume fewer queues per consumer or raise the limit"
+        )
+
+    def confirmed(self, name: str) -> None:
+        """Note that a queue is consumed."""
+        done = self._adding.pop(name, None)
+        if done is not None:
+            self._opening.discard(name)
+            done(None)
+            self._open_some()
+
+    def refused(self, name: str, error: BaseException) -> bool:
+        """Note that a queue cannot be consumed; False if it is not being added."""
+        if name not in self._adding:
+            return False
+        self._refuse(name, error)
+        return True
+
+    def _refuse(self, name: str, error: BaseException) -> None:
+        done = self._adding.pop(name)
+        self._opening.discard(name)
+        self._forget(name)
+        done(error)
+        self._open_some()
+
+    def _refuse_all(self, error: BaseException) -> None:
+        for name in list(self._adding):
+            self._refuse(name, error)
+
+    def _expire(self, wanted: Mapping[str, Done]) -> None:
+        """Give up what was not added in time."""
+        seconds, address = self._settings.options.connect_timeout, self._connection.address
+        reason = self._connection.last_error or "no answer"
+        for name, done in wanted.items():
+            if self._adding.get(name) is done:
+                error = f"queue {name!r} was not consumed on {address} within {seconds:g} s; last error: {reason}"
+                self._refuse(name, ConnectionFailed(error))
+
+    # Removing ----------------------------------------------------------------------------------------------------
+
+    def remove(self, name: str, done: Done) -> None:
+        """Stop consuming a queue, and call `done` when it is forgotten."""
+        adding = self._adding.pop(name, None)
+        self._opening.discard(name)
+        found = self._channels.by_queue.get(name)
+        leaving = self._leaving[name] = _Leaving(found, done)
+        if adding is not None:
+            adding(ConfigurationError(f"queue {name!r} was removed before it was consumed"))
+        if found is None or not found.alive:
+            self._finish(name, leaving)
+            return
+        timeout = self._settings.options.shutdown_timeout
+        leaving.timer = self._loop.call_later(timeout, lambda: self._expire_leaving(name, leaving))
+        found.leave(lambda: self._cancelled(name, leaving))
+
+    def _cancelled(self, name: str, leaving: _Leaving) -> None:
+        """Return what is buffered, since deliveries have ended."""
+        if not leaving.returned and self._leaving.get(name) is leaving:
+            self._return(name, leaving)
+            self._flush()
+            self.look()
+
+    def _return(self, name: str, leaving: _Leaving) -> None:
+        leaving.returned = True
+        self._ended(name)
+        self._owner.return_messages(name)
+
+    def look(self) -> None:
+        """Close the channels of which everything is settled; to be called when something was sent."""
+        for name, leaving in list(self._leaving.items()):
+            found = leaving.channel
+            if found is not None and leaving.returned and not leaving.closing and not found.busy:
+                leaving.closing = True
+                self._await_answer(name, leaving, found, found.settling_time())
+
+    def _await_answer(self, name: str, leaving: _Leaving, found: ConsumerChannel, seconds: float) -> None:
+        """Close a channel when the broker has answered, and unless `seconds` is 0 once more after that time."""
+
+        def answered() -> None:
+            if seconds:
+                self._loop.call_later(seconds, lambda: self._await_answer(name, leaving, found, 0.0))
+            else:
+                self._close(name, leaving)
+
+        if not found.await_settlements(answered):
+            self._close(name, leaving)
+
+    def _close(self, name: str, leaving: _Leaving) -> None:
+        if self._leaving.get(name) is leaving and not (leaving.channel and leaving.channel.close()):
+            self._finish(name, leaving)
+
+    def _expire_leaving(self, name: str, leaving: _Leaving) -> None:
+        """Close a channel although messages of it are in hand."""
+        if self._leaving.get(name) is not leaving:
+            return
+        leaving.timer = None
+        if not leaving.returned:
+            self._return(name, leaving)
+            self._flush()
+        left = leaving.channel.unsettled if leaving.channel is not None else 0
+        if left:
+            _log.warning(
+                "%d messages of queue %r, which was removed, were not settled within the shutdown timeout of %g s; "
+                "they return to the queue", left, name, self._settings.options.shutdown_timeout,
+            )  # fmt: skip
+        leaving.closing = True
+        self._close(name, leaving)
+
+    def left(self, name: str) -> bool:
+        """Note that the channel of a queue is closed; False if the queue is not being removed."""
+        leaving = self._leaving.get(name)
+        if leaving is None:
+            return False
+        self._finish(name, leaving)
+        return True
+
+    def _finish(self, name: str, leaving: _Leaving) -> None:
+        if not leaving.returned:
+            self._return(name, leaving)
+        if leaving.timer is not None:
+            self._loop.remove_timeout(leaving.timer)
+        del self._leaving[name]
+        self._forget(name)
+        _log.info("queue %r is not consumed any more", name)
+        leaving.done(None)
+
+    def _forget(self, name: str) -> None:
+        self._channels.forget(name)
+        self._owner.queue_removed(name)
+        self._startup.subscribed()
+
+    # The end -----------------------------------------------------------------------------------------------------
+
+    def disconnected(self) -> None:
+        """Forget the queues that were being removed: the broker has their messages. Added ones wait for it."""
+        self._waiting.clear()
+        self._opening.clear()
+        for name, leaving in list(self._leaving.items()):
+            self._finish(name, leaving)
+
+    def stop(self) -> None:
+        """Add nothing any more."""
+        self._stopping = True
+        self._refuse_all(ShutDown("the consumer was stopped"))
