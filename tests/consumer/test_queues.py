@@ -190,7 +190,7 @@ def test_an_app_has_its_queues_and_what_overrides_them() -> None:
     assert found["free"] == Queue("free", durable=True)
     with pytest.raises(TypeError, match="did you mean 'prefetch'"):
         app.consumer("other", prefech=5)
-    with pytest.raises(TypeError, match="weight of a Queue is given to it"):
+    with pytest.raises(TypeError, match=r"pass weight to Queue\(...\), not to consumer\(\)"):
         app.consumer(Queue("other"), weight=5)
     with pytest.raises(ConfigurationError, match="queue 'gold' has a handler already"):
         app.consumer(Queue("gold"))

@@ -237,6 +237,30 @@ class TestPlaces:
         assert fair.limit_stats()["gold"].in_hand == 0
         assert self.may_be_taken(fair, "gold") == 1
 
+    def test_a_first_limit_that_is_set_while_many_are_taken_holds_for_those_that_follow(self) -> None:
+        source = Source([])
+        fair = source.worker_queue
+
+        class Limiting(FakeChannel):
+            """Sets a limit when it is asked whether it lives."""
+
+            @property
+            def alive(self) -> bool:
+                if not fair.limit_stats():
+                    fair.set_limit("gold", Limit(1))
+                    for tag in (2, 3):
+                        fair.put("gold", Message(b"", tag, False, None, None, FakeChannel("q")))
+                return True
+
+            @alive.setter
+            def alive(self, value: bool) -> None:
+                assert value
+
+        fair.put("gold", Message(b"", 1, False, None, None, Limiting("q")))
+        found = source.try_get_many(fair, 10)
+        assert len(found) == 2
+        assert fair.limit_stats()["gold"].in_hand == 1
+
     def test_a_place_of_a_tenant_that_was_forgotten_is_none_of_another(self) -> None:
         """With a rate alone, messages in hand are not counted, and the tenant is forgotten meanwhile."""
         clock = TickingClock()

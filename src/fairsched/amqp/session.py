@@ -99,6 +99,11 @@ class Session:
         return self._error is None and self.transport.is_open
 
     @property
+    def error(self) -> BaseException | None:
+        """The error that calls raise, as pika has it; None: none is known."""
+        return self._error
+
+    @property
     def server(self) -> str:
         """Product and version of the broker."""
         found = self.transport.server_properties or {}

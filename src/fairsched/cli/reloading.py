@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairsched.config.consumer_options import OPTIONS
+from fairsched.config.lanes import queues_and_lanes
 from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
 from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
@@ -76,7 +77,8 @@ class Reload:
         if consumer is None:
             return {}
         running = consumer._client.settings
-        queues = self._app._selected(found.queues or self._app.options.get("queues"))
+        selected = self._app._selected(found.queues or self._app.options.get("queues"))
+        queues, _ = queues_and_lanes(selected, running.others.weight or 1)
         wanted = {name: queue.weight for name, queue in queues.items()}
         added, removed = sorted(wanted.keys() - running.weights.keys()), sorted(running.weights.keys() - wanted.keys())
         if added or removed:

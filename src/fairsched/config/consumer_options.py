@@ -21,6 +21,7 @@ from fairsched.config.values import Kind, or_off
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.config.retry import Retry
     from fairsched.config.tenants import Tenant
@@ -102,9 +103,9 @@ class ConsumerOptions:
     ----------
     url : str or sequence of str
         Broker URL, ``amqp://`` or ``amqps://``; several are tried in turn.
-    queues : mapping of str to int or mapping, or sequence of str and Queue
-        Weight of each queue, or a mapping of the parameters of `Queue`; or names of queues with equal weights, and
-        `Queue` objects.
+    queues : mapping of str to int or mapping, Lanes, or sequence of str, Queue and Lanes
+        Weight of each queue, or a mapping of the parameters of `Queue` or `Lanes`; or names of queues with equal
+        weights, `Queue` objects and `Lanes`. `Lanes` may stand alone. With lanes, `key` is theirs by default.
     prefetch : int, mapping or "auto", optional
         Maximum number of unsettled messages: in total, divided in proportion to the weights, or per queue. The default
         keeps the shares at a round trip of a millisecond: at least 500 in total, or 20 per queue up to 5 000 in total.
@@ -194,11 +195,12 @@ class ConsumerOptions:
             unset="required",
         ),
     )
-    queues: Mapping[str, Any] | Sequence[str | Queue] = field(
+    queues: Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes] = field(
         metadata=_row(
             values.QUEUES,
             "NAME[=WEIGHT],...",
-            "Queues to consume, all with weights or all without; a queue may have a table of options instead.",
+            "Queues to consume, all with weights or all without; a queue may have a table of options instead, and "
+            "lanes have one.",
             unset="those of the app",
         )
     )

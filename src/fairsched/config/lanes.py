@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field, fields
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
@@ -12,11 +12,12 @@ from urllib.parse import quote
 from fairsched.amqp._properties import PROPERTY_NAMES
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.config.frozenmapping import FrozenMapping
-from fairsched.config.queues import Queue, thawed
+from fairsched.config.parameters import check_parameters
+from fairsched.config.queues import Queue, as_queues, thawed
 from fairsched.errors import ConfigurationError
 from fairsched.routing._ring import jump_hash, xxh64
 
-__all__ = ["Lanes"]
+__all__ = ["Lanes", "as_lanes", "queues_and_lanes"]
 
 #: More buckets than this take longer to declare than they help.
 MOST_BUCKETS = 1024
@@ -149,6 +150,10 @@ class Lanes:
         """Whether a queue is named as the lane of a tenant alone."""
         return queue.startswith(f"{self.name}.tenant.")
 
+    def is_lane(self, queue: str) -> bool:
+        """Whether a queue is named as a bucket of these lanes or as the lane of a tenant alone."""
+        return self.is_own_lane(queue) or queue.startswith(f"{self.name}.bucket.")
+
     @property
     def registry(self) -> str:
         """Name of the exchange on which lanes are announced, and of the queue that remembers them."""
@@ -168,6 +173,87 @@ class Lanes:
 
 
 _PROPERTIES = frozenset(PROPERTY_NAMES) - {"headers"}
+
+#: Parameters by which the table of a name is recognised as one of lanes: no `Queue` has them.
+LANES_ALONE = frozenset({"key", "buckets", "ordered"})
+
+
+def as_lanes(name: Any, value: Any) -> Lanes | None:
+    """Return the lanes that an entry of a mapping of queues describes; None if it describes a queue.
+
+    Parameters
+    ----------
+    name : str
+        The name that the entry stands under.
+    value : object
+        `Lanes`, or a mapping of their parameters, which has a ``key``.
+
+    Raises
+    ------
+    ConfigurationError
+        If a parameter is missing, unknown or invalid, or the lanes have another name.
+    """
+    if isinstance(value, Lanes):
+        if value.name != name:
+            raise ConfigurationError(f"lanes {value.name!r} stand under another name, {name!r}")
+        return value
+    if not isinstance(value, Mapping) or LANES_ALONE.isdisjoint(value):
+        return None
+    check_parameters("lanes", name, value, [option.name for option in fields(Lanes) if option.name != "name"])
+    if "key" not in value:
+        raise ConfigurationError(f"lanes {name!r} need a key, 'header:NAME' or 'property:NAME', got {dict(value)!r}")
+    return Lanes(name, **value)
+
+
+def queues_and_lanes(queues: object, weight: int = 1) -> tuple[dict[str, Queue], tuple[Lanes, ...]]:
+    """Convert the `queues` option of a consumer.
+
+    Parameters
+    ----------
+    queues : Lanes, mapping, or collection of str, Queue and Lanes
+        As for `as_queues`; and `Lanes`, alone or among the queues, or in a mapping the parameters of `Lanes`.
+    weight : int
+        Weight of each bucket.
+
+    Returns
+    -------
+    (dict of str to Queue, tuple of Lanes)
+        The queues by name, with the buckets of all lanes; and the lanes.
+
+    Raises
+    ------
+    ConfigurationError
+        If `queues` is something else, a value in it is invalid, or two entries name the same queue.
+
+    Notes
+    -----
+    O(queues and buckets). Safe from any thread.
+    """
+    plain: object = queues
+    found: list[Lanes] = []
+    if isinstance(queues, Lanes):
+        plain, found = [], [queues]
+    elif isinstance(queues, Mapping):
+        lanes = {name: as_lanes(name, value) for name, value in queues.items()}
+        found = [one for one in lanes.values() if one is not None]
+        plain = {name: value for name, value in queues.items() if lanes[name] is None}
+    elif isinstance(queues, Collection) and not isinstance(queues, str | bytes):
+        found = [one for one in queues if isinstance(one, Lanes)]
+        plain = [one for one in queues if not isinstance(one, Lanes)]
+    if not found:
+        return as_queues(queues), ()
+    named = as_queues(plain) if plain else {}
+    for one in found:
+        _add_buckets(named, one, weight)
+    return named, tuple(found)
+
+
+def _add_buckets(queues: dict[str, Queue], lanes: Lanes, weight: int) -> None:
+    """Add the buckets of lanes to the queues, among which no other may be a lane of theirs."""
+    for name in queues:
+        if name in lanes.bucket_names or lanes.is_own_lane(name):
+            raise ConfigurationError(f"queues must differ, but queue {name!r} is one of lanes {lanes.name!r}")
+    queues.update({name: lanes.queue(name, weight) for name in lanes.bucket_names})
 
 
 def _octets(tenant: object) -> bytes:

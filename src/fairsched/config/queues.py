@@ -263,7 +263,7 @@ def as_queues(queues: object) -> dict[str, Queue]:
     """
     if isinstance(queues, str | bytes) or not isinstance(queues, Collection):
         raise ConfigurationError(
-            f"queues must be a mapping of names to weights or a list of names and Queues, got {queues!r}"
+            f"queues must be a mapping of names to weights or a list of names, Queues and Lanes, got {queues!r}"
         )
     if isinstance(queues, Mapping):
         found = [_named(name, value) for name, value in queues.items()]

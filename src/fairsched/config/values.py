@@ -123,7 +123,7 @@ def _text_table(text: str) -> Any:
 def quoting(name: Any, inner: Any) -> str:
     """Return how to write a name with dots: without quotes, ``orders.eu`` is the key `eu` of a table `orders`."""
     names = [name]
-    while isinstance(inner, Mapping) and not inner.keys() <= {*_QUEUE, *_LIMIT}:
+    while isinstance(inner, Mapping) and not inner.keys() <= {*_QUEUE, *_LIMIT, *_LANES}:
         name, inner = next((key, inner[key]) for key in inner if key not in _QUEUE)
         names.append(name)
     return f'. If the name has dots, quote it in TOML: "{".".join(map(str, names))}"'
@@ -337,10 +337,25 @@ def _queues(value: Any) -> FrozenMapping[str, Any] | tuple[str, ...]:
     return FrozenMapping({name: _queue(name, value[name]) for name in names})
 
 
+#: Keys of the table of lanes: all arguments of `Lanes` except its name.
+_LANES: dict[str, Callable[[Any], Any]] = {
+    "key": lambda value: value.strip() if isinstance(value, str) else value,
+    "buckets": _whole,
+    "ordered": _flag,
+    "arguments": _frozen,
+}
+
+
 def _queue(name: str, value: Any) -> int | FrozenMapping[str, Any]:
-    """Read a weight, or a table of the parameters of `Queue`."""
+    """Read a weight, or a table of the parameters of `Queue` or of `Lanes`."""
+    from fairsched.config.lanes import LANES_ALONE, as_lanes  # and with it numpy, not to be loaded just to read a file
+
     if not isinstance(value, Mapping):
         return _whole(value)
+    if not LANES_ALONE.isdisjoint(value):
+        table = _parameters("lanes", name, value, _LANES)
+        as_lanes(name, table)  # which checks it
+        return table
     table = _parameters("queue", name, value, _QUEUE)
     Queue(name, **table)  # which checks it
     return table
@@ -368,7 +383,7 @@ def _tenant(name: str, value: Any) -> int | FrozenMapping[str, Any]:
 def _parameters(
     what: str, name: str, given: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]]
 ) -> FrozenMapping[str, Any]:
-    """Read the table of a queue or tenant."""
+    """Read the table of a queue, a tenant or lanes."""
     check_parameters(what, name, given, known, quoting(name, given))
     table = {}
     for key, value in given.items():
@@ -472,7 +487,7 @@ URLS = Kind(_urls, "one or more URLs that start with amqp:// or amqps://")
 QUEUES = Kind(
     _queues,
     "different names of queues, or names with weights (whole numbers of at least 1) or with tables of "
-    f"{', '.join(_QUEUE)}",
+    f"{', '.join(_QUEUE)}; lanes have tables of {', '.join(_LANES)}",
 )
 PREFETCH = Kind(
     _prefetch,

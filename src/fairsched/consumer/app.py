@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairsched.config.arguments import check_names
 from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS, URL_VARIABLES, default_url
+from fairsched.config.lanes import Lanes, as_lanes
 from fairsched.config.queues import Queue
 from fairsched.config.weights import normalise
 from fairsched.consumer.consumer import Consumer
@@ -32,6 +33,9 @@ _H = TypeVar("_H", bound=Handler)
 _M = TypeVar("_M", bound=Callable[..., object])
 
 
+_LANES_OPTIONS = ", ".join(option.name for option in fields(Lanes) if option.name != "name")
+
+
 class App:
     """An application: queues, their weights and their handlers, declared by decorators.
 
@@ -50,12 +54,12 @@ class App:
 
     Attributes
     ----------
-    queues : dict of str to Queue
-        The declared queues.
+    queues : dict of str to Queue or Lanes
+        The declared queues and lanes.
     weights : dict
         Weight per declared queue.
     handlers : dict
-        Handler per declared queue.
+        Handler per declared queue; one for all lanes of a name.
     options : dict
         As given.
 
@@ -76,7 +80,7 @@ class App:
         check_names(options, [name for name in OPTIONS if name not in ("url", *COMMAND_OPTIONS)] + ["middleware"])
         self.url = url
         self.options = options
-        self.queues: dict[str, Queue] = {}
+        self.queues: dict[str, Queue | Lanes] = {}
         self.handlers: dict[str, Handler] = {}
         self._consumer: Consumer | None = None
         #: Called in a thread of its own on SIGHUP, while `run` runs; None: SIGHUP is left alone.
@@ -86,13 +90,13 @@ class App:
         self._publisher: Publisher | None = None
         self._guard = threading.Lock()
 
-    def consumer(self, queue: str | Queue, **options: Any) -> Callable[[_H], _H]:
-        """Declare the decorated function as the handler of a queue.
+    def consumer(self, queue: str | Queue | Lanes, **options: Any) -> Callable[[_H], _H]:
+        """Declare the decorated function as the handler of a queue, or of all lanes of a name.
 
         Parameters
         ----------
-        queue : str or Queue
-            The queue, or its name.
+        queue : str, Queue or Lanes
+            The queue, or its name; or the lanes.
         **options
             If `queue` is a name: ``weight`` and the other parameters of `Queue`.
 
@@ -108,9 +112,11 @@ class App:
             something other than a function, or to a coroutine function or generator function, whose code a call does
             not run.
         """
-        if isinstance(queue, Queue):
+        declared: Queue | Lanes
+        if isinstance(queue, Queue | Lanes):
             if options:
-                raise TypeError(f"{next(iter(options))} of a Queue is given to it")
+                kind = type(queue).__name__
+                raise TypeError(f"pass {next(iter(options))} to {kind}(...), not to consumer()")
             declared = queue
         else:
             check_names(options, [field.name for field in fields(Queue)])
@@ -187,10 +193,14 @@ class App:
             raise ConfigurationError(f"no broker URL: give one, or set one of {', '.join(URL_VARIABLES)}")
         return found
 
-    def _selected(self, queues: Mapping[str, Any] | Sequence[str | Queue] | None) -> dict[str, Queue]:
+    def _selected(
+        self, queues: Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes] | None
+    ) -> dict[str, Queue | Lanes]:
         if queues is None:
             return dict(self.queues)
-        names = [one.name if isinstance(one, Queue) else one for one in queues]
+        if isinstance(queues, Lanes):
+            queues = [queues]
+        names = [one.name if isinstance(one, Queue | Lanes) else one for one in queues]
         unknown = [name for name in names if name not in self.handlers]
         if unknown:
             raise ConfigurationError(f"no handler for queue {unknown[0]!r}; there are {sorted(self.handlers)}")
@@ -198,19 +208,31 @@ class App:
             return {name: self._overridden(self.queues[name], given) for name, given in queues.items()}
         return {name: self._overridden(self.queues[name], one) for name, one in zip(names, queues, strict=True)}
 
-    def _overridden(self, declared: Queue, given: Any) -> Queue:
-        """Return a declared queue with another weight, or with what else is given of it."""
-        if isinstance(given, Queue):
+    def _overridden(self, declared: Queue | Lanes, given: Any) -> Queue | Lanes:
+        """Return a declared queue with another weight, or a queue or lanes with the other options that are given."""
+        if isinstance(given, Queue | Lanes):
             return given
         if isinstance(given, str):  # its name
             return declared
+        if lanes := as_lanes(declared.name, given):
+            return lanes
         options = given if isinstance(given, Mapping) else {"weight": given}
+        if isinstance(declared, Lanes):
+            raise ConfigurationError(f"lanes {declared.name!r} have only {_LANES_OPTIONS}, got {given!r}")
         check_names(options, [field.name for field in fields(Queue)])
         return replace(declared, **options)
 
     def dispatch(self, message: Message) -> object:
-        """Call the handler of a message's queue."""
-        return self.handlers[message.queue](message)
+        """Call the handler of a message's queue, or of the lanes that its queue is one of."""
+        handler = self.handlers.get(message.queue)
+        return (self._handler_of_lane(message.queue) if handler is None else handler)(message)
+
+    def _handler_of_lane(self, queue: str) -> Handler:
+        """Return the handler of the lanes that a queue is one of. O(declared lanes)."""
+        for name, lanes in self.queues.items():
+            if isinstance(lanes, Lanes) and lanes.is_lane(queue):
+                return self.handlers[name]
+        raise KeyError(queue)
 
     def run(self, url: str | Sequence[str] | None = None, **overrides: Any) -> None:
         """Consume until SIGTERM, SIGINT or `stop`.
@@ -246,8 +268,8 @@ class App:
 
     @property
     def weights(self) -> dict[str, int]:
-        """Weight per declared queue."""
-        return {name: queue.weight for name, queue in self.queues.items()}
+        """Weight per declared queue; lanes have none, since their tenants have."""
+        return {name: queue.weight for name, queue in self.queues.items() if isinstance(queue, Queue)}
 
     @property
     def publisher(self) -> Publisher:
@@ -311,9 +333,10 @@ class App:
             consumer.set_weight(queue, weight)
         elif queue not in self.queues:
             raise ConfigurationError(f"no handler for queue {queue!r}; there are {sorted(self.handlers)}")
-        if isinstance(queue, str) and queue in self.queues:
+        declared = self.queues.get(queue) if isinstance(queue, str) else None
+        if isinstance(declared, Queue):
             normalise({queue: weight})  # for its checks
-            self.queues[queue] = replace(self.queues[queue], weight=weight)
+            self.queues[declared.name] = replace(declared, weight=weight)
 
     def pause(self, queue: str) -> None:
         """Stop consuming a queue in the running consumer, as `Consumer.pause` does.

@@ -12,8 +12,9 @@ from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
 from fairsched.config.arguments import made_by
 from fairsched.config.consumer_options import TARGET_DELAY, ConsumerOptions
+from fairsched.config.lanes import Lanes, queues_and_lanes
 from fairsched.config.pools import as_pools
-from fairsched.config.queues import Queue, as_queues
+from fairsched.config.queues import Queue
 from fairsched.config.retry import Retry
 from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
 from fairsched.config.weights import check_weight, normalise, quanta_of
@@ -81,7 +82,9 @@ class ConsumerSettings:
     target_delay : float or None
         Seconds that a message may wait here for ``prefetch="auto"``; None: the windows stay as they are.
     queues : dict of str to Queue
-        What is said of each queue.
+        The options of each queue, the buckets of lanes included.
+    lanes : tuple of Lanes
+        The lanes among the queues.
     policies : dict of str to (str or callable)
         The `on_error` of each queue that has its own.
     retries : dict of str to Retry
@@ -129,13 +132,15 @@ class ConsumerSettings:
         self.urls = check_urls(options.url)
         self.pools = as_pools(options.workers)
         self.cost = cost_model(options.cost, by_subkey=options.subkey is not None)
-        self.key = None if options.key in (None, "queue") else key_function(options.key)
+        self.tenants, self.others = as_tenants(options.tenants)
+        self.queues, self.lanes = queues_and_lanes(options.queues, self.others.weight or 1)
+        key = _key(options.key, self.lanes)
+        self.key = None if key in (None, "queue") else key_function(key)
         self.subkey = None if options.subkey is None else key_function(options.subkey, "subkey")
-        self.ordering_key = None if options.ordering_key is None else key_function(options.ordering_key, "ordering_key")
+        ordering = _ordering_key(options.ordering_key, self.lanes)
+        self.ordering_key = None if ordering is None else key_function(ordering, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
-        self.queues = as_queues(options.queues)
-        self.tenants, self.others = as_tenants(options.tenants)
         if options.tenants is not None and self.key is None:
             raise ConfigurationError("tenants= needs key=; queues have weights, limits and bands in queues=")
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
@@ -155,7 +160,7 @@ class ConsumerSettings:
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
-        self.codel = checked_codel(options.codel, ordered=options.ordering_key is not None)
+        self.codel = checked_codel(options.codel, ordered=self.ordering_key is not None)
 
     def _quanta(self) -> tuple[dict[Hashable, int], int | None]:
         """Return the quanta of the slots that are known, and that of any other."""
@@ -385,6 +390,26 @@ def _refuse_of_queues(queues: Mapping[str, Queue]) -> None:
 
 def _without(values: Mapping[_Name, _Value], names: Collection[str]) -> dict[_Name, _Value]:
     return {name: value for name, value in values.items() if name not in names}
+
+
+def _key(key: Any, lanes: Sequence[Lanes]) -> Any:
+    """Return the `key` option of a consumer: by default that of its lanes, which no other may contradict."""
+    for one in lanes:
+        if key in (None, "queue"):
+            key = one.key
+        elif key != one.key:
+            other = f"that of lanes {lanes[0].name!r}" if key == lanes[0].key else "that of the consumer"
+            raise ConfigurationError(
+                f"key of lanes {one.name!r} is {one.key!r}, but {other} is {key!r}: they must be the same, since all "
+                "messages of a consumer have turns by one key"
+            )
+    return key
+
+
+def _ordering_key(ordering_key: Any, lanes: Sequence[Lanes]) -> Any:
+    """Return the `ordering_key` option of a consumer: by default the key of lanes that keep their order."""
+    ordered = [one for one in lanes if one.ordered]
+    return ordered[0].key if ordered and ordering_key is None else ordering_key
 
 
 def _windows(

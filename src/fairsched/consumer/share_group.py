@@ -21,10 +21,8 @@ Sources: max-min fairness, Bertsekas and Gallager, "Data Networks", 6.5.2; integ
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import threading
 import time
 import uuid
 from collections import Counter
@@ -32,10 +30,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairsched.amqp.backoff import Backoff
-from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
 from fairsched.amqp.shortstring import LONGEST, is_short_string
+from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.share_message import Claim, decode, encode, slot_name
 from fairsched.errors import ConfigurationError, FairschedError
@@ -201,13 +198,11 @@ class ShareGroup:
 
     Notes
     -----
-    It has a thread and a connection of its own: a broker in need of memory stops reading from connections that publish,
-    and acknowledgements must go on. Nothing waits for it. While the broker cannot be reached, or does not allow it,
-    every worker is fair to its own queues as without a group; the log says so once a minute.
+    It has a connection and a thread of its own (`SideConnection`). While the broker cannot be reached, or does not
+    allow it, every worker is fair to its own queues as without a group; the log says so once a minute.
 
-    `start` and `end` are for the owner, one after the other. Synchronization: `peers`, `connected`, `_session` and what
-    `charges` reads are single references that the thread writes and any thread may read, `_ended` is a flag. All else
-    belongs to the thread.
+    `start` and `end` are for the owner, one after the other. Synchronization: `peers`, `connected` and what `charges`
+    reads are single references that the thread writes and any thread may read. All else belongs to the thread.
     """
 
     def __init__(self, name: str, settings: ConsumerSettings, worker_queues: WorkerQueues) -> None:
@@ -219,14 +214,8 @@ class ShareGroup:
         self._worker_queues = worker_queues
         #: Other consumers that were heard of lately.
         self.peers = 0
-        #: Whether the broker lets this take part now.
-        self.connected = False
         self._identity = uuid.uuid4().hex
         self._balance = GroupBalance()
-        self._session: Session | None = None
-        self._ended = Flag()
-        #: Says whether the consumer has ended, closed or not.
-        self._over: Callable[[], bool] = self._ended.is_set
         self._log = LogLimit()
         self._work: dict[str, int] = {}
         self._began = time.monotonic()
@@ -237,22 +226,20 @@ class ShareGroup:
         self._parts = 0
         #: What is left of a charge that was no whole number.
         self._rests: dict[str, float] = {}
-        self._thread = threading.Thread(target=self._run, name="fairsched-shares", daemon=True)
+        self._side = SideConnection(settings.urls, "fairsched-shares", self._take_part, self._lose)
 
     def start(self, over: Callable[[], bool]) -> None:
         """Join the group, as soon as that can be, and until `over`."""
-        self._over = lambda: self._ended.is_set() or over()
-        self._thread.start()
+        self._side.start(over)
 
     def end(self, timeout: float) -> None:
         """Leave the group, waiting for at most so many seconds."""
-        self._ended.set()
-        session = self._session
-        if session is not None:
-            with contextlib.suppress(Exception):  # its loop may be closed by now
-                session.interrupt()
-        if self._thread.is_alive():
-            self._thread.join(timeout)
+        self._side.end(timeout)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker lets this take part now."""
+        return self._side.connected
 
     def take(self, settings: ConsumerSettings) -> None:
         """Take the bands of other queues."""
@@ -266,58 +253,35 @@ class ShareGroup:
 
     # The thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        backoff, attempts = Backoff(), 0
-        while not self._over():
-            urls = self._settings.urls
-            try:
-                self._take_part(urls[attempts % len(urls)], backoff)
-            except (FairschedError, KeyboardInterrupt) as error:
-                self._lose(error)
-            except Exception as error:
-                _log.exception("the share group %s failed", self._exchange)
-                self._lose(error)
-            attempts += 1
-            self._ended.wait(backoff.failed())
-
     def _lose(self, error: BaseException) -> None:
-        if not self._over() and self._log.due("lost"):
+        if not isinstance(error, FairschedError | KeyboardInterrupt):
+            _log.error("the share group %s failed", self._exchange, exc_info=error)
+        if self._log.due("lost"):
             _log.warning("shares are kept by this consumer alone, until %s can be used: %s", self._exchange, error)
         self._balance, self.peers = GroupBalance(), 0
 
-    def _take_part(self, url: str, backoff: Backoff) -> None:
-        """Connect, and take part until the connection is lost or this is ended."""
-        session = self._session = Session(url)
-        try:
-            session.open()
-            channel = session.channel()
-            exchange = self._exchange
-            _, declared = session.call(
-                [
-                    partial(channel.exchange_declare, exchange, "fanout", auto_delete=True),
-                    partial(channel.queue_declare, "", exclusive=True),
-                ],
-                f"share group {exchange}",
-            )
-            queue = declared.method.queue
-            session.call([partial(channel.queue_bind, queue, exchange)], "queue.bind")
-            channel.basic_consume(queue, self._on_message, auto_ack=True)
-            backoff.succeeded()
-            self.connected = True
-            self._measure(time.monotonic(), self._worker_queues.stats())
-            length = PERIOD / PARTS
-            while not self._over():
-                session.serve_until(self._over, length)
-                before = time.thread_time()
-                self._step(channel, length)
-                length = max(PERIOD / PARTS, (time.thread_time() - before) / MOST_EFFORT)
-        finally:
-            self.connected = False
-            self._session = None
-            if self._over():
-                session.close()
-            else:
-                session.drop()
+    def _take_part(self, session: Session, working: Callable[[], None]) -> None:
+        """Take part until the connection is lost or this is ended."""
+        channel = session.channel()
+        exchange = self._exchange
+        _, declared = session.call(
+            [
+                partial(channel.exchange_declare, exchange, "fanout", auto_delete=True),
+                partial(channel.queue_declare, "", exclusive=True),
+            ],
+            f"share group {exchange}",
+        )
+        queue = declared.method.queue
+        session.call([partial(channel.queue_bind, queue, exchange)], "queue.bind")
+        channel.basic_consume(queue, self._on_message, auto_ack=True)
+        working()
+        self._measure(time.monotonic(), self._worker_queues.stats())
+        length = PERIOD / PARTS
+        while not self._side.over():
+            session.serve_until(self._side.over, length)
+            before = time.thread_time()
+            self._step(channel, length)
+            length = max(PERIOD / PARTS, (time.thread_time() - before) / MOST_EFFORT)
 
     def _step(self, channel: Any, length: float) -> None:
         """Look what has messages, charge a part; and once in a period measure, publish and find new charges."""

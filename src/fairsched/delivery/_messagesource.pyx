@@ -263,7 +263,7 @@ cdef class MessageSource:
         """Add messages of a worker queue; raise ShutDown only if there are none."""
         cdef Message message
         try:
-            if self.shedding is None and not (<FairQueue?> worker_queue).limits.on:
+            if self.shedding is None:
                 self.take_all(<FairQueue?> worker_queue, found, limit)
             while PyList_GET_SIZE(found) < limit:
                 message = self.taken(worker_queue, 0)
@@ -279,13 +279,14 @@ cdef class MessageSource:
         return found
 
     cdef int take_all(self, FairQueue worker_queue, list found, Py_ssize_t limit) except -1:
-        """Add messages of a worker queue, looking at their channels only, and read as long as that brings more."""
+        """Add messages of a worker queue without limits, looking at channels only; read as long as that brings more."""
         cdef Py_ssize_t before = -1
         while before < PyList_GET_SIZE(found) < limit:
             before = PyList_GET_SIZE(found)
             if not self.settlements.lent.has(limit - before):
                 self.look_for_more()
-            if self.returning:
+            # Asked here, and each time: what was read, or whether a channel lives, may have run code that set one.
+            if self.returning or worker_queue.limits.on:
                 return 0
             worker_queue.take_more(found, limit)
             self.leave_usable(worker_queue, found, before)

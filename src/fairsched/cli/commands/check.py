@@ -14,7 +14,8 @@ from fairsched.cli import exits
 from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, settings_options
-from fairsched.config.queues import Queue, as_queues
+from fairsched.config.lanes import queues_and_lanes
+from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
 from fairsched.config.values import masked
 from fairsched.consumer import App
@@ -76,7 +77,7 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
         queues = app._selected(queues or None)
     if queues:
         ConsumerSettings(urls, queues, **options)
-    return _Wanted(urls, as_queues(queues) if queues else {})
+    return _Wanted(urls, queues_and_lanes(queues)[0] if queues else {})
 
 
 def _described(settings: Settings) -> str:

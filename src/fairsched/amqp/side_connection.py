@@ -1,0 +1,102 @@
+"""A connection and a thread beside those of a consumer, for what it tells other consumers and hears from them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.flag import Flag
+from fairsched.amqp.session import Session
+
+
+class SideConnection:
+    """Runs a task on a session of its own, again and again with growing delays, until the consumer ends.
+
+    Parameters
+    ----------
+    urls : sequence of str
+        The brokers, which are tried in turn.
+    name : str
+        Of the thread.
+    task : callable
+        ``task(session, working)``: use the open session until `over`, or until an exception ends it. It calls
+        ``working()`` when everything is set up.
+    lost : callable
+        ``lost(error)``: the task was ended by an exception, and begins again after a delay.
+
+    Notes
+    -----
+    A connection of its own, since a broker in need of memory stops reading from connections that publish, and
+    acknowledgements must go on. Nothing waits for the thread.
+
+    `start` and `end` are for the owner, one after the other. `connected` and the session are single references that the
+    thread writes and any thread may read, `_ended` is a flag. All else belongs to the thread.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        name: str,
+        task: Callable[[Session, Callable[[], None]], None],
+        lost: Callable[[BaseException], None],
+    ) -> None:
+        #: Whether the task has set up what it needs, and the connection is open.
+        self.connected = False
+        self._urls = urls
+        self._task = task
+        self._lost = lost
+        self._session: Session | None = None
+        self._ended = Flag()
+        #: Says whether the consumer has ended, closed or not.
+        self._over: Callable[[], bool] = self._ended.is_set
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self, over: Callable[[], bool]) -> None:
+        """Connect, and run the task until `over`."""
+        self._over = lambda: self._ended.is_set() or over()
+        self._thread.start()
+
+    def end(self, timeout: float) -> None:
+        """End the task and the connection, waiting for at most so many seconds."""
+        self._ended.set()
+        session = self._session
+        if session is not None:
+            with contextlib.suppress(Exception):  # its loop may be closed by now
+                session.interrupt()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def over(self) -> bool:
+        """Whether the task must end."""
+        return self._over()
+
+    def _run(self) -> None:
+        backoff, attempts = Backoff(), 0
+        while not self._over():
+            try:
+                self._connect(self._urls[attempts % len(self._urls)], backoff)
+            except (Exception, KeyboardInterrupt) as error:  # the latter by `end`, and by nothing else in a thread
+                if not self._over():
+                    self._lost(error)
+            attempts += 1
+            self._ended.wait(backoff.failed())
+
+    def _connect(self, url: str, backoff: Backoff) -> None:
+        session = self._session = Session(url)
+
+        def working() -> None:
+            backoff.succeeded()
+            self.connected = True
+
+        try:
+            session.open()
+            self._task(session, working)
+        finally:
+            self.connected = False
+            self._session = None
+            if self._over():
+                session.close()
+            else:
+                session.drop()
