@@ -8,7 +8,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -356,7 +357,7 @@ class Client(MessageSource, ConsumerEvents):
         self._changed()
 
     def _give_back(self) -> None:
-        returned = sum(message.nack() for message in self.worker_queues.leftovers())
+        returned = sum(message.put_back() for message in self.worker_queues.leftovers())
         if returned:
             _log.info("%d messages that were not handled return to their queues", returned)
 
@@ -611,12 +612,12 @@ class Client(MessageSource, ConsumerEvents):
 
         return tell
 
-    def return_messages(self, queue: str) -> None:
-        """Return what waits of a queue."""
-        returned = sum(message.nack() for message in self.worker_queues.take_back(queue))
-        self._pace.release_of(queue)
-        if returned:
-            _log.info("queue %r is removed: %d messages that were not handled return to it", queue, returned)
+    def return_messages(self, queues: Collection[str]) -> None:
+        """Return what waits of queues."""
+        returned = Counter(message.queue for message in self.worker_queues.take_back(queues) if message.put_back())
+        self._pace.release_of(queues)
+        for queue, count in returned.items():
+            _log.info("queue %r is left: %d messages that were not handled return to it", queue, count)
 
     def queue_removed(self, queue: str) -> None:
         """Forget a queue: settings, slot, figures."""

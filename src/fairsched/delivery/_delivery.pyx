@@ -404,10 +404,16 @@ cdef class ChannelDeliveries:
         return self.alive
 
     cdef bint note_tag(self, uint64_t tag, int sent) except -1:
-        """Note one settlement in the ledger."""
+        """Note one settlement in the ledger.
+
+        What is requeued while the channel is being left is left to the broker: it returns to its place with the others,
+        while a requeued message might be delivered here once more, or get behind its successors.
+        """
         cdef int done
-        with cython.critical_section(self.ledger):
-            done = ackledger_settle(&self.ledger.ledger, tag, sent)
+        cdef AckLedger ledger = self.ledger
+        cdef bint left = sent == REQUEUE and self.leaving
+        with cython.critical_section(ledger):
+            done = ackledger_leave(&ledger.ledger, tag) if left else ackledger_settle(&ledger.ledger, tag, sent)
         if done < 0:
             raise MemoryError()
         return done
