@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +14,7 @@ from fairsched.amqp.urls import mask_url
 from fairsched.consumer.channel import ConsumerChannel
 from fairsched.consumer.declarations import wanted_queues
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound
+from fairsched.lanes.own_lanes import Activity
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
@@ -160,6 +161,15 @@ class ConsumerChannels:
             if found.alive
             else Unsettled(found.window, 0, 0)
             for name, found in list(self.by_queue.items())
+        }
+
+    def activity(self, queues: Iterable[str]) -> dict[str, Activity]:
+        """Return how those of the queues stand that have a channel, with what it had delivered and is unsettled."""
+        current = self.by_queue
+        found = {name: current[name] for name in queues if name in current}
+        return {
+            name: Activity(one.subscribed, one.ledger.delivered, one.ledger.outstanding if one.alive else 0)
+            for name, one in found.items()
         }
 
     def unsettled(self) -> int:

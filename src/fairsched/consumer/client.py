@@ -9,7 +9,7 @@ import time
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -36,10 +36,13 @@ from fairsched.delivery._messagesource import MessageSource
 from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
+    from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.queue_changes import Done
     from fairsched.delivery._delivery import Message
+    from fairsched.lanes.own_lanes import Activity
+    from fairsched.lanes.registry import LaneRegistry
     from fairsched.publisher import Publisher
     from fairsched.scheduling._fairqueue import FairQueue
     from fairsched.stats import SlotOutlook
@@ -94,6 +97,8 @@ class Client(MessageSource, ConsumerEvents):
         name = settings.options.share_group
         #: Keeps shares in step with those of other processes, if that is wanted.
         self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
+        #: Finds the lanes of single tenants, and gives them up, if there may be any.
+        self.lane_registry = self._registry_of([lanes for lanes in settings.lanes if not lanes.ordered])
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
@@ -119,6 +124,11 @@ class Client(MessageSource, ConsumerEvents):
         self._stop_at: float | None = None
         #: Its holder may come again: a destructor, or the hash of a tenant, may call a consumer wherever Python runs.
         self._guard = threading.RLock()
+
+    def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
+        from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
+
+        return LaneRegistry(lanes, self.settings.urls, self) if lanes else None
 
     # Beginning ---------------------------------------------------------------------------------------------------
 
@@ -157,6 +167,8 @@ class Client(MessageSource, ConsumerEvents):
                 raise self.error
             if self.share_group is not None:
                 self.share_group.start(_ended(self.io_thread))
+            if self.lane_registry is not None:
+                self.lane_registry.start(_ended(self.io_thread))
         except BaseException:
             if mine:
                 self.close(at_once=True)
@@ -399,6 +411,8 @@ class Client(MessageSource, ConsumerEvents):
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self.share_group is not None:
                 self.share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            if self.lane_registry is not None:
+                self.lane_registry.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             self._log_end()
 
     def _log_end(self) -> None:
@@ -563,8 +577,16 @@ class Client(MessageSource, ConsumerEvents):
         self._leaving[queue.name].add_done_callback(again)
         return found
 
-    def begin_removal(self, name: str) -> Future[None]:
+    def begin_removal(self, name: str, at_once: bool = False) -> Future[None]:
         """Begin to remove a queue; the future is done when nothing of it is here any more.
+
+        Parameters
+        ----------
+        name : str
+            The queue.
+        at_once : bool
+            Whether to close its channel without waiting for its messages in hand: with the consumer, in one step of
+            the broker, everything that is unsettled returns to the queue, and what is settled later has no effect.
 
         Raises
         ------
@@ -584,7 +606,7 @@ class Client(MessageSource, ConsumerEvents):
             if self.stopping.is_set():
                 raise ShutDown("the consumer was stopped")
             found = self._leaving[name] = _pending()
-            self.io_thread.remove(name, self._teller(name, self._leaving))
+            self.io_thread.remove(name, self._teller(name, self._leaving), at_once)
             if self.io_thread.ended:
                 self.changes_ended()
             return found
@@ -611,6 +633,15 @@ class Client(MessageSource, ConsumerEvents):
             _tell(future, error)
 
         return tell
+
+    def activity(self, queues: Iterable[str]) -> dict[str, Activity]:
+        """Return how those of the queues stand that have a channel."""
+        return self.io_thread.channels.activity(queues)
+
+    def weight_of(self, tenant: Hashable) -> int:
+        """Return the weight of a tenant."""
+        settings = self.settings
+        return settings.tenants.get(tenant, settings.others).weight or 1
 
     def return_messages(self, queues: Collection[str]) -> None:
         """Return what waits of queues."""
@@ -732,6 +763,8 @@ class Client(MessageSource, ConsumerEvents):
             found |= self._retries.stats()
         if self.share_group is not None:
             found["peers"] = self.share_group.peers
+        if self.lane_registry is not None:
+            found["lanes"] = self.lane_registry.counts()
         return {**found, "codel": self.shedding.stats()} if self.shedding else found
 
 

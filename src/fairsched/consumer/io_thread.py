@@ -226,9 +226,9 @@ class IOThread(ConnectionThread):
         self._newest = settings
         self._loop.add_callback_threadsafe(add)
 
-    def remove(self, queue: str, done: Done) -> None:
+    def remove(self, queue: str, done: Done, at_once: bool = False) -> None:
         """Stop consuming a queue; `done` is called when nothing of it is here any more."""
-        self._loop.add_callback_threadsafe(lambda: self._changes.remove(queue, done))
+        self._loop.add_callback_threadsafe(lambda: self._changes.remove(queue, done, at_once))
 
     def pause(self, queues: frozenset[str]) -> None:
         """Take in nothing of these queues, and again what the others bring."""

@@ -236,8 +236,8 @@ class QueueChanges:
 
     # Removing ----------------------------------------------------------------------------------------------------
 
-    def remove(self, name: str, done: Done) -> None:
-        """Stop consuming a queue, and call `done` when it is forgotten."""
+    def remove(self, name: str, done: Done, at_once: bool = False) -> None:
+        """Stop consuming a queue, and call `done` when it is forgotten; `at_once`: begin with (5)."""
         adding = self._adding.pop(name, None)
         self._opening.discard(name)
         found = self._channels.by_queue.get(name)
@@ -246,6 +246,11 @@ class QueueChanges:
             adding(ConfigurationError(f"queue {name!r} was removed before it was consumed"))
         if found is None or not found.alive:
             self._finish(name, leaving)
+            return
+        if at_once:
+            self._return(name, leaving)
+            leaving.closing = True
+            self._close(name, leaving)
             return
         if not found.single_active:  # else another consumer would get what is still being handled
             timeout = self._settings.options.shutdown_timeout

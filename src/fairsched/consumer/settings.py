@@ -368,6 +368,26 @@ class ConsumerSettings:
         return self.workers if self.ordering_key is not None else 1
 
 
+def _key(key: Any, lanes: Sequence[Lanes]) -> Any:
+    """Return the `key` option of a consumer: by default that of its lanes, which no other may contradict."""
+    for one in lanes:
+        if key in (None, "queue"):
+            key = one.key
+        elif key != one.key:
+            other = f"that of lanes {lanes[0].name!r}" if key == lanes[0].key else "that of the consumer"
+            raise ConfigurationError(
+                f"key of lanes {one.name!r} is {one.key!r}, but {other} is {key!r}: they must be the same, since all "
+                "messages of a consumer have turns by one key"
+            )
+    return key
+
+
+def _ordering_key(ordering_key: Any, lanes: Sequence[Lanes]) -> Any:
+    """Return the `ordering_key` option of a consumer: by default the key of lanes that keep their order."""
+    ordered = [one for one in lanes if one.ordered]
+    return ordered[0].key if ordered and ordering_key is None else ordering_key
+
+
 def _own_limits(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, Limit | None]:
     """Return the limit of each slot that has one of its own, or says that it has none."""
     return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
@@ -390,26 +410,6 @@ def _refuse_of_queues(queues: Mapping[str, Queue]) -> None:
 
 def _without(values: Mapping[_Name, _Value], names: Collection[str]) -> dict[_Name, _Value]:
     return {name: value for name, value in values.items() if name not in names}
-
-
-def _key(key: Any, lanes: Sequence[Lanes]) -> Any:
-    """Return the `key` option of a consumer: by default that of its lanes, which no other may contradict."""
-    for one in lanes:
-        if key in (None, "queue"):
-            key = one.key
-        elif key != one.key:
-            other = f"that of lanes {lanes[0].name!r}" if key == lanes[0].key else "that of the consumer"
-            raise ConfigurationError(
-                f"key of lanes {one.name!r} is {one.key!r}, but {other} is {key!r}: they must be the same, since all "
-                "messages of a consumer have turns by one key"
-            )
-    return key
-
-
-def _ordering_key(ordering_key: Any, lanes: Sequence[Lanes]) -> Any:
-    """Return the `ordering_key` option of a consumer: by default the key of lanes that keep their order."""
-    ordered = [one for one in lanes if one.ordered]
-    return ordered[0].key if ordered and ordering_key is None else ordering_key
 
 
 def _windows(

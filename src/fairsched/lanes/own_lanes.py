@@ -56,7 +56,7 @@ class Activity(NamedTuple):
     unsettled: int
 
 
-_NOTHING = Activity(False, -1, 0)
+_NOTHING = Activity(False, 0, 0)
 
 
 @dataclass(slots=True)
@@ -109,6 +109,11 @@ class OwnLanes:
     def consumed(self) -> dict[str, Any]:
         """The tenant of each lane that is consumed; safe from any thread."""
         return {name: lane.tenant for name, lane in list(self._lanes.items()) if lane.consumed}
+
+    @property
+    def known(self) -> list[str]:
+        """The lanes that exist, as far as is known."""
+        return list(self._lanes)
 
     def is_consumed(self, name: str) -> bool:
         """Whether a lane is consumed."""
@@ -185,6 +190,11 @@ class OwnLanes:
             return [Action(Do.SAY, name, lane.tenant, ACTIVE), *self._look_again(name, None, lane, now)]
         if now < lane.until:
             return []
+        if lane.proposed and lane.activity is not _NOTHING:
+            # Its channel is not closed yet: a message that it has would not count at the broker.
+            if now < lane.until + PATIENCE:
+                return []
+            return [Action(Do.SAY, name, lane.tenant, KEPT), *self._look_again(name, None, lane, now)]
         proposed, lane.proposed, lane.until = lane.proposed, False, now + PATIENCE
         return [Action(Do.DELETE if proposed else Do.LOOK, name, lane.tenant)]
 

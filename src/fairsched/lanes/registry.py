@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pika import BasicProperties
 
 from fairsched.amqp.side_connection import SideConnection
+from fairsched.config.queues import Queue
 from fairsched.consumer.log_limit import LogLimit
-from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused
+from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused, ShutDown
 from fairsched.lanes.announcement import KEYS, NEW, Announcement, decode, encode
 from fairsched.lanes.own_lanes import Action, Activity, Do, OwnLanes
 
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
 
     from fairsched.amqp.session import Session
     from fairsched.config.lanes import Lanes
-    from fairsched.config.queues import Queue
 
 _log = logging.getLogger(__name__)
 
@@ -43,16 +45,19 @@ MOST_ENTRIES, SLACK = 2, 64
 
 
 class LaneConsumer(Protocol):
-    """The consumer of lanes, as the registry uses it; every method is safe from any thread."""
+    """The consumer of lanes, as the registry uses it; every method is safe from any thread, and waits for nothing."""
 
-    def add_queue(self, queue: Queue) -> None:
-        """Consume a queue from now on."""
+    def add_queues(self, queues: Mapping[str, Queue]) -> Mapping[str, Future[None]]:
+        """Begin to consume queues; a future fails if its queue cannot be consumed."""
 
-    def remove_queue(self, name: str) -> None:
-        """Consume a queue no more: close its channel, so that what is unsettled returns to it."""
+    def begin_removal(self, name: str, at_once: bool = False) -> Future[None]:
+        """Consume a queue no more; `at_once`: close its channel, so that what is unsettled returns to it."""
 
-    def activity(self) -> Mapping[str, Activity]:
-        """Return how every queue stands that is consumed."""
+    def activity(self, queues: Iterable[str]) -> Mapping[str, Activity]:
+        """Return how those of the queues stand that have a channel."""
+
+    def weight_of(self, tenant: Any) -> int:
+        """Return the weight of a tenant."""
 
 
 class _Entry(NamedTuple):
@@ -100,9 +105,7 @@ class LaneRegistry:
     urls : sequence of str
         The brokers.
     consumer : LaneConsumer
-        Consumes them.
-    weight_of : callable
-        Weight of a tenant: the window of a lane is by the weight of its tenant.
+        Consumes them. The window of a lane is by the weight that its tenant has when it is found.
 
     Notes
     -----
@@ -119,11 +122,11 @@ class LaneRegistry:
         lanes: Sequence[Lanes],
         urls: Sequence[str],
         consumer: LaneConsumer,
-        weight_of: Callable[[Any], int],
     ) -> None:
         self._registered = {one.registry: _Registered(one) for one in lanes}
         self._consumer = consumer
-        self._weight_of = weight_of
+        #: The lanes as they were added, which is how they have to be named if they are added again.
+        self._queues: dict[str, Queue] = {}
         self._log = LogLimit()
         self._inbox: deque[tuple[str, str, bytes]] = deque()
         self._beat_at = 0.0
@@ -191,9 +194,8 @@ class LaneRegistry:
     def _step(self, session: Session) -> None:
         """Take what was heard, and do what is due."""
         now = time.monotonic()
-        activities = self._consumer.activity()
         for one in self._registered.values():
-            self._do(session, one, one.own.observed(activities, now))
+            self._observe(session, one, now)
         while self._inbox and not self._side.over():
             self._hear(session, *self._inbox.popleft())
         if now >= self._beat_at:
@@ -201,6 +203,10 @@ class LaneRegistry:
         for one in self._registered.values():
             if one.read_at is not None and now >= one.read_at:
                 self._read(session, one)
+
+    def _observe(self, session: Session, one: _Registered, now: float) -> None:
+        """Do what is due by how the lanes stand at the consumer."""
+        self._do(session, one, one.own.observed(self._consumer.activity(one.own.known), now))
 
     def _beat(self, session: Session, now: float) -> None:
         """Declare the registries with their bindings, again too, and look whether they have what they should."""
@@ -231,7 +237,7 @@ class LaneRegistry:
         announced = self._decoded(one, body)
         if announced is not None:
             now = time.monotonic()
-            self._do(session, one, one.own.observed(self._consumer.activity(), now))
+            self._observe(session, one, now)
             self._do(session, one, one.own.heard(key, *announced, now))
 
     def _decoded(self, one: _Registered, body: bytes) -> Announcement | None:
@@ -268,19 +274,32 @@ class LaneRegistry:
 
     def _consume(self, one: _Registered, action: Action) -> None:
         try:
-            self._consumer.add_queue(one.lanes.queue(action.lane, self._weight_of(action.tenant)))
-            accepted = True
-        except (FairschedError, RuntimeError) as error:  # such as: stopped, or no channel is left
-            if not self._side.over() and self._log.due("refused"):
-                _log.warning("lane %r cannot be consumed, and is tried again: %s", action.lane, error)
-            accepted = False
-        one.own.answered(action, accepted, time.monotonic())
+            queue = self._queues.get(action.lane)
+            if queue is None:
+                # Not declared: a lane is entered into the registry before it has messages, and by who declares it.
+                queue = self._queues[action.lane] = Queue(action.lane, weight=self._consumer.weight_of(action.tenant))
+            added = self._consumer.add_queues({action.lane: queue})[action.lane]
+        except (FairschedError, RuntimeError) as error:  # such as: the consumer was stopped
+            self._refused(action.lane, error)
+            one.own.answered(action, False, time.monotonic())
+        else:
+            # If it fails, the lane has no channel, and it will be looked whether the lane exists.
+            added.add_done_callback(partial(self._added, action.lane))
+            one.own.answered(action, True, time.monotonic())
+
+    def _added(self, lane: str, future: Future[None]) -> None:
+        error = future.exception()
+        if error is not None and not isinstance(error, QueueNotFound | ShutDown):
+            self._refused(lane, error)
+
+    def _refused(self, lane: str, error: BaseException) -> None:
+        if not self._side.over() and self._log.due("refused"):
+            _log.warning("lane %r cannot be consumed, and is tried again: %s", lane, error)
 
     def _leave(self, lane: str) -> None:
-        try:
-            self._consumer.remove_queue(lane)
-        except (FairschedError, RuntimeError) as error:
-            _log.debug("lane %r is not consumed: %s", lane, error)
+        self._queues.pop(lane, None)
+        with contextlib.suppress(FairschedError, RuntimeError):  # it is not consumed, or nothing is any more
+            self._consumer.begin_removal(lane, at_once=True)
 
     def _exists(self, session: Session, lane: str) -> bool:
         """Ask the broker for a lane; one that may not be asked for exists, as far as is known."""
