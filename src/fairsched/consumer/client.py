@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.queue_changes import Done
     from fairsched.delivery._delivery import Message
+    from fairsched.lanes.membership import LaneMembership
     from fairsched.lanes.own_lanes import Activity
     from fairsched.lanes.registry import LaneRegistry
     from fairsched.publisher import Publisher
@@ -99,6 +100,8 @@ class Client(MessageSource, ConsumerEvents):
         self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
         #: Finds the lanes of single tenants, and gives them up, if there may be any.
         self.lane_registry = self._registry_of([lanes for lanes in settings.lanes if not lanes.ordered])
+        #: Divides ordered lanes among processes, if there are any.
+        self.lane_membership = self._membership_of([lanes for lanes in settings.lanes if lanes.ordered])
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
@@ -129,6 +132,11 @@ class Client(MessageSource, ConsumerEvents):
         from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
 
         return LaneRegistry(lanes, self.settings.urls, self) if lanes else None
+
+    def _membership_of(self, lanes: Sequence[Lanes]) -> LaneMembership | None:
+        from fairsched.lanes.membership import LaneMembership  # likewise
+
+        return LaneMembership(lanes, self.settings.urls, self, self.settings.others.weight or 1) if lanes else None
 
     # Beginning ---------------------------------------------------------------------------------------------------
 
@@ -165,14 +173,20 @@ class Client(MessageSource, ConsumerEvents):
                 )
             if self.error is not None:
                 raise self.error
-            if self.share_group is not None:
-                self.share_group.start(_ended(self.io_thread))
-            if self.lane_registry is not None:
-                self.lane_registry.start(_ended(self.io_thread))
+            for beside in self._beside():
+                beside.start(_ended(self.io_thread))
         except BaseException:
             if mine:
                 self.close(at_once=True)
             raise
+
+    def _beside(self) -> list[ShareGroup | LaneRegistry | LaneMembership]:
+        """Return what has a connection of its own beside that of the I/O thread."""
+        return [one for one in (self.share_group, self.lane_registry, self.lane_membership) if one is not None]
+
+    def after(self, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function in the I/O thread after so many seconds, unless that has ended."""
+        self.io_thread.after(seconds, function)
 
     def _check_new(self) -> None:
         self.check_open()
@@ -409,10 +423,8 @@ class Client(MessageSource, ConsumerEvents):
             self.io_thread.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self._retries is not None:
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
-            if self.share_group is not None:
-                self.share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
-            if self.lane_registry is not None:
-                self.lane_registry.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            for beside in self._beside():
+                beside.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             self._log_end()
 
     def _log_end(self) -> None:
@@ -638,6 +650,11 @@ class Client(MessageSource, ConsumerEvents):
         """Return how those of the queues stand that have a channel."""
         return self.io_thread.channels.activity(queues)
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether queues are consumed: the consumer is connected, and neither stopped nor closed."""
+        return self.io_thread.is_connected and not (self.io_thread.ended or self.stopping.is_set() or self._closed)
+
     def weight_of(self, tenant: Hashable) -> int:
         """Return the weight of a tenant."""
         settings = self.settings
@@ -765,6 +782,8 @@ class Client(MessageSource, ConsumerEvents):
             found["peers"] = self.share_group.peers
         if self.lane_registry is not None:
             found["lanes"] = self.lane_registry.counts()
+        if self.lane_membership is not None:
+            found["ordered_lanes"] = self.lane_membership.counts()
         return {**found, "codel": self.shedding.stats()} if self.shedding else found
 
 

@@ -42,10 +42,10 @@ def divide(lanes: Sequence[str], workers: Iterable[str]) -> dict[str, str]:
 
     Notes
     -----
-    Rendezvous hashing (Thaler and Ravishankar, 1998) with a bound: of all pairs of a lane and a worker, the one with the
-    highest hash is taken first, unless the lane is taken or the worker has its number. If a worker joins or leaves, 1.3
-    to 1.6 times as many lanes move as must, in the mean. A hash ring with bounded loads moves 2.1 to 4.6 times as many,
-    and exceeds its bound by up to a fifth of the mean.
+    Rendezvous hashing (Thaler and Ravishankar, 1998) with a bound: of all pairs of a lane and a worker, the one with
+    the highest hash is taken first, unless the lane is taken or the worker has its number. If a worker joins, 1.3 to
+    1.6 times as many lanes move as must, in the mean. On a hash ring with bounded loads, 2.1 to 4.6 times as many
+    move, and some workers have more than the bound says, since that grows with the lanes that are placed.
 
     Pure: all that know the same workers come to the same result. O(lanes * workers * log).
     """
@@ -91,8 +91,8 @@ class Members:
     those lanes that `divide` gives it. Workers with different views may consume the same lane, and the broker delivers
     it to one of them; a lane that none consumes is taken by its worker as soon as that has the view of the others.
 
-    Without the registry a worker keeps its lanes; after `ALONE` seconds it consumes all of them, since it would not hear
-    of a worker that is gone.
+    Without the registry a worker keeps its lanes; after `ALONE` seconds it consumes all of them, since it would not
+    hear of a worker that is gone.
 
     Pure: the caller passes the time, and does what follows. O(workers) a call, `lanes_at` O(lanes * workers) if these
     have changed. For one thread.
