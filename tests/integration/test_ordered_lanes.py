@@ -103,6 +103,7 @@ class Crowd:
 
     def stop(self) -> Worker:
         worker = self.workers.pop(self.source.randrange(len(self.workers)))
+        eventually(worker.record.exists)
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(30) == 0
         self.gone.append(worker)

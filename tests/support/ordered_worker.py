@@ -18,7 +18,6 @@ WORK = 0.006
 
 def main(url: str, name: str, buckets: str, record: str) -> None:
     lanes = Lanes(name, key="header:account", ordered=True, buckets=int(buckets))
-    descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     pause = threading.Event()
 
     def write(what: str, message: object) -> None:
@@ -33,6 +32,8 @@ def main(url: str, name: str, buckets: str, record: str) -> None:
 
     consumer = Consumer(url, lanes, workers=4)
     with graceful(consumer.stop, [signal.SIGTERM]):
+        # The file says that the process may be told to stop.
+        descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         consumer.run(handle)
 
 
