@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched._core import Dwrr
 from fairsched.amqp._publishing import Confirmation
 from fairsched.config.pools import Pool
+from fairsched.config.queue_source import QueueSource
 from fairsched.config.queues import Queue
 from fairsched.config.retry import Retry
 from fairsched.config.tenants import Tenant
@@ -63,6 +64,7 @@ __all__ = [
     "Publisher",
     "Queue",
     "QueueNotFound",
+    "QueueSource",
     "Retry",
     "ShutDown",
     "Tenant",

@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 #: Nanoseconds for which a task is handed messages that are here before other tasks may run.
 _LONGEST_TURN = 500_000
+#: How often a thread that waits for a coroutine looks whether the consumer was stopped, in seconds.
+_LOOK = 0.5
 
 
 class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatch]]):
@@ -86,7 +88,9 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         self._left = asyncio.Event()
 
     async def __aenter__(self) -> Consumer:
-        self._loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
+        client = self._client
+        client.wait_for = lambda awaitable: _wait_for(awaitable, loop, client.stopping.is_set)
         try:
             problem = await self._in_thread(self._client.start)
             if problem is not None:
@@ -508,6 +512,24 @@ class _Turn:
         """Let others run."""
         await asyncio.sleep(0)
         self._until = time.perf_counter_ns() + _LONGEST_TURN
+
+
+def _wait_for(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop, over: Callable[[], bool]) -> Any:
+    """Return the result of an awaitable that runs in an event loop, from another thread; cancel it if it is over."""
+
+    async def run() -> Any:
+        return await awaitable
+
+    running = asyncio.run_coroutine_threadsafe(run(), loop)
+    while True:
+        try:
+            return running.result(_LOOK)
+        except TimeoutError:
+            if running.done():
+                raise
+            if over() or loop.is_closed():
+                running.cancel()
+                raise ShutDown("the consumer was stopped") from None
 
 
 def _why_orphaned(consumer: Consumer | None) -> str:

@@ -83,6 +83,8 @@ _GAUGES = {
     "fairsched_limits_reached": "Queues or tenants whose messages wait only because of their limit.",
     "fairsched_share_group_connected": "Whether this consumer takes part in its share group.",
     "fairsched_share_group_peers": "Other share group consumers seen in the last 3.5 s; longer with very many tenants.",
+    "fairsched_lane_registry_connected": "Whether this consumer hears of new lanes of single tenants.",
+    "fairsched_own_lanes": "Lanes of single tenants that this consumer consumes.",
 }
 
 #: Metrics of each queue of the broker.
@@ -218,10 +220,13 @@ class ConsumerCollector(Collector):
         state = client.state()
         families["fairsched_connected"].add_metric((), state.connected)
         families["fairsched_inflight_messages"].add_metric((), state.in_hand)
+        is_lasting = client.settings.is_lasting
         for queue, consumed in state.consuming.items():
-            families["fairsched_queue_consumed"].add_metric((text(queue),), consumed)
+            if is_lasting(queue):  # a label for each tenant that was ever hot would be too many
+                families["fairsched_queue_consumed"].add_metric((text(queue),), consumed)
         for queue, window in client.windows().items():
-            families["fairsched_prefetch_limit"].add_metric((text(queue),), window)
+            if is_lasting(queue):
+                families["fairsched_prefetch_limit"].add_metric((text(queue),), window)
         families["fairsched_requeues_delayed"].add_metric((), client.held_back())
         if "retrying" in stats:
             families["fairsched_retrying_messages"].add_metric((), stats["retrying"])
@@ -234,6 +239,9 @@ class ConsumerCollector(Collector):
             memory.add_tenants(slots, stats, families)
         memory.add_limits(client, families)
         memory.add_share_group(client, families)
+        if (registry := client.lane_registry) is not None:
+            families["fairsched_lane_registry_connected"].add_metric((), registry.connected)
+            families["fairsched_own_lanes"].add_metric((), sum(registry.counts().values()))
 
 
 class _Memory:

@@ -110,6 +110,27 @@ def test_nothing_is_lost_or_added(queues: list[Any]) -> None:
     assert list(found) == plain + [name for one in lanes for name in one.bucket_names]
 
 
+@given(st.one_of(st.text(), st.binary(), st.integers()), st.integers(1, 64))
+def test_messages_of_an_own_lane_come_back_to_a_bucket(tenant: Any, buckets: int) -> None:
+    lanes = Lanes("orders", key="header:tenant", buckets=buckets)
+    settings, own = ConsumerSettings(URL, lanes), lanes.own_lane_of(tenant)
+    assert settings.home_of(own) in lanes.bucket_names
+    if "#" not in own:  # else it is the bucket of a hash
+        assert settings.home_of(own) == lanes.bucket_of(tenant)
+    assert settings.home_of("orders.bucket.0") == "orders.bucket.0"
+    assert settings.home_of("orders") == "orders"
+
+
+def test_each_of_many_lanes_has_a_window() -> None:
+    settings = ConsumerSettings(URL, Lanes("orders", key="header:tenant"), prefetch=50)
+    assert sum(settings.windows.values()) == 50
+    for number in range(64):
+        settings = settings.with_queues({f"orders.tenant.{number}": Queue(f"orders.tenant.{number}", retry=False)})
+    own = [window for name, window in settings.windows.items() if not settings.is_lasting(name)]
+    assert own == [2] * 9 + [1] * 55
+    assert sum(settings.windows.values()) == 123
+
+
 def test_consumers_take_lanes() -> None:
     for kind in (Consumer, aio.Consumer):
         consumer = kind(URL, ORDERS, tenants={"gold": Tenant(weight=40)})
@@ -165,7 +186,7 @@ def test_an_app_has_one_handler_for_all_lanes_of_a_name() -> None:
         fake.put(queue=queue)
     fake.run(lambda message: answers.append(app.dispatch(message)))
     assert answers == ["order orders.bucket.2", "order orders.tenant.x", "plain"]
-    assert [repr(error) for _, error in fake.errors] == ["KeyError('other')"]
+    assert [str(error) for _, error in fake.errors] == ["no handler for queue 'other'; there are ['orders', 'plain']"]
     assert app.weights == {"plain": 2}
     assert app.make_consumer()._client.settings.lanes == (ORDERS,)
     assert list(app.make_consumer(queues=["orders"])._client.settings.queues) == BUCKETS

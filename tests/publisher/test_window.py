@@ -192,7 +192,7 @@ def test_a_publication_that_waits_for_room_comes_first() -> None:
     found = window()
     found.queueing = True
     assert found.put("", "q", PLAIN, b"", True) is None
-    assert found.put("", "q", PLAIN, b"", True, True) is not None
+    assert found.put("", "q", PLAIN, b"", True, in_turn=True) is not None
 
 
 @given(st.lists(st.binary(max_size=9000), max_size=6), st.sampled_from([4088, 5000]))
@@ -218,6 +218,19 @@ def test_properties_must_go_into_one_frame() -> None:
     assert isinstance(large.exception(0), PublishFailed)
     assert found.outstanding() == [small]
     assert found.output(10**9) == encode_message("", "q", PLAIN, b"", True, 1, 4088)
+
+
+def test_messages_around_one_that_fits_into_no_frame_of_the_new_connection_are_sent_and_confirmed() -> None:
+    found = window()
+    found.again(131_064)
+    ones = [found.put("", "q", b"\0\0" + bytes(5000 * (number in (0, 2))), b"", True) for number in range(5)]
+    found.output(10**9)
+    found.again(4088)
+    assert [one.done() for one in ones] == [True, False, True, False, False]
+    assert found.output(10**9) == encode_message("", "q", PLAIN, b"", True, 1, 4088) * 3
+    for tag in (1, 2, 3):
+        found.take_confirms(confirm(tag), 0)
+    assert [type(one.exception(0)) for one in ones] == [PublishFailed, type(None)] * 2 + [type(None)]
 
 
 class Problem(PublishFailed):
@@ -417,3 +430,118 @@ def test_a_window_that_is_dropped_lets_go_of_its_messages() -> None:
 
 class Token:
     pass
+
+
+def head(lane: str) -> bytes:
+    """Return a message of a lane as the broker returns it: what follows the routing key does not matter."""
+    return encode_message("", lane, PLAIN, b"?", True, 1, 4088)
+
+
+def in_lanes(found: PublishWindow, *lanes: str) -> list[Confirmation]:
+    return [found.put("", lane, PLAIN, b"%d" % number, True, lane.upper()) for number, lane in enumerate(lanes)]
+
+
+def sent(found: PublishWindow) -> list[bytes]:
+    """Return the bodies of what is sent now."""
+    data = found.output(10**9)
+    return [part[4:5] for part in data.split(b"\xce\3\0\1")[1:]]
+
+
+def test_returned_messages_of_a_lane_are_sent_again_before_newer_ones() -> None:
+    found = window()
+    ones = in_lanes(found, "a", "b", "a", "b")
+    assert sent(found) == [b"0", b"1", b"2", b"3"]
+    assert found.hold_returned(head("a")) == "A"
+    newer = found.put("", "a", PLAIN, b"4", True, "A")
+    assert found.held == 2
+    assert found.output(10**9) == b""
+    assert not found.resume()
+    found.take_confirms(confirm(3, True), 0)
+    assert [one.done() for one in ones] == [False, True, False, False]
+    assert not found.resume()
+    found.take_confirms(confirm(4), 0)
+    assert found.resume()
+    assert not found.resume()
+    assert sent(found) == [b"0", b"2", b"4"]
+    found.take_confirms(confirm(5) + confirm(7), 0)
+    assert [one.done() for one in (*ones, newer)] == [True, True, False, True, True]
+    found.take_confirms(confirm(6), 0)
+    assert found.unconfirmed == 0
+    assert [one.exception(0) for one in ones] == [None] * 4
+
+
+def test_a_lane_that_cannot_be_had_fails_its_messages_and_no_others() -> None:
+    found = window()
+    ones = in_lanes(found, "a", "b", "a")
+    plain = found.put("", "a", PLAIN, b"", True)  # of another who knows the queue's name
+    found.output(10**9)
+    found.hold_returned(head("a"))
+    found.hold_returned(head("b"))
+    found.take_confirms(confirm(4, True), 0)
+    found.fail_held(head("a"), Problem("refused"))
+    assert [one.done() for one in (*ones, plain)] == [True, False, True, True]
+    assert str(ones[0].exception(0)) == "refused"
+    assert plain.exception(0) is None
+    assert found.resume()
+    assert sent(found) == [b"1"]
+    found.take_confirms(confirm(5), 0)
+    assert found.unconfirmed == 0
+
+
+def test_a_return_of_another_message_holds_nothing() -> None:
+    found = window()
+    found.put("", "a", PLAIN, b"", True)
+    in_lanes(found, "b")
+    found.output(10**9)
+    in_lanes(found, "a")  # not sent yet
+    assert found.hold_returned(head("a")) is None
+    assert found.held == 0
+
+
+def test_held_messages_that_are_refused_or_lose_their_connection() -> None:
+    found = window()
+    first, second = in_lanes(found, "a", "a")
+    found.output(10**9)
+    found.hold_returned(head("a"))
+    found.take_confirms(confirm(1, refused=True), 0)
+    assert isinstance(first.exception(0), PublishFailed)
+    assert found.held == 1
+    found.again(4088)
+    assert found.held == 0
+    assert sent(found) == [b"1"]
+    found.take_confirms(confirm(1), 0)
+    assert second.exception(0) is None
+
+
+def test_a_held_message_is_not_suspected() -> None:
+    found = window()
+    held, guilty = in_lanes(found, "a", "b")
+    found.output(10**9)
+    found.hold_returned(head("a"))
+    found.take_confirms(confirm(1), 0)
+    found.suspect(Problem("channel closed"))
+    assert (held.done(), str(guilty.exception(0))) == (False, "channel closed")
+
+
+def test_held_messages_fail_when_the_window_is_closed() -> None:
+    found = window()
+    ones = in_lanes(found, "a", "a")
+    found.output(10**9)
+    found.hold_returned(head("a"))
+    found.take_confirms(confirm(1), 0)
+    assert found.close(Problem("closed")) == 2
+    assert [str(one.exception(0)) for one in ones] == ["closed"] * 2
+
+
+def test_held_messages_are_moved_to_another_lane() -> None:
+    found = window()
+    first, _, second = in_lanes(found, "a", "b", "a")
+    found.output(10**9)
+    found.hold_returned(head("a"))
+    found.take_confirms(confirm(3, True), 0)
+    found.move_held(head("a"), "another")
+    assert found.resume()
+    expected = [encode_message("", "another", PLAIN, b"%d" % number, True, 1, 4088) for number in (0, 2)]
+    assert found.output(10**9) == b"".join(expected)
+    found.take_confirms(confirm(5, True), 0)
+    assert (first.exception(0), second.exception(0)) == (None, None)

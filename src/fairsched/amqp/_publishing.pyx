@@ -12,8 +12,9 @@ from libc.string cimport memcmp, memcpy
 from fairsched.amqp._properties cimport short_text
 from fairsched.core.amqp.contents cimport CONTENT_HEAD, Content
 from fairsched.core.amqp.publish cimport (
-    Confirm, Window, confirm_find, publish_decode, publish_encode, publish_frame, publish_size, window_add,
-    window_again, window_at, window_clear, window_confirmed, window_init, window_may_send, window_settle,
+    NOT_HELD, Confirm, Window, confirm_find, publish_decode, publish_encode, publish_frame, publish_size, window_add,
+    window_again, window_at, window_clear, window_confirmed, window_hold, window_init, window_is_under_way, window_kept,
+    window_may_send, window_resume, window_settle,
 )
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE
 from fairsched.scheduling._numbers cimport as_timeout
@@ -72,10 +73,11 @@ cdef inline void settled_add(Settled* s, void* token, bint refused) noexcept nog
         s.count += 1
 
 cdef inline void settled_take(Settled* s, Window* w, const Confirm* c) noexcept nogil:
-    """Remove the messages that a confirm covers from a window."""
+    """Remove the messages that a confirm covers from a window, except those that are held."""
     cdef uint64_t position = 0, end = window_confirmed(w, c, &position)
     while position < end:
-        settled_add(s, window_settle(w, position), c.refused)
+        if c.refused or not window_kept(w, position):
+            settled_add(s, window_settle(w, position), c.refused)
         position += 1
 
 
@@ -94,6 +96,12 @@ cdef bytes encoded_content(const Content* c, uint32_t channel, int64_t longest):
         with nogil:
             publish_encode(c, channel, longest, to)
     return encoded
+
+
+cdef inline bint has_head(bytes data, const uint8_t* head, int64_t size):
+    """Whether an encoded message begins with a frame of `size` octets: has the same exchange, routing key and flag."""
+    cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(data)
+    return publish_frame(text) == size and memcmp(text, head, size) == 0
 
 
 def encode_message(
@@ -277,6 +285,7 @@ cdef class _Outcome:
 
     cdef bytes data             # the encoded message, until it is done
     cdef object problem
+    cdef object tenant          # of a message in a lane, otherwise None
     cdef list callbacks         # called when it is done
     cdef _Shared shared
     cdef ConfirmationState state
@@ -362,6 +371,7 @@ cdef class _Outcome:
             self.state = CONFIRMED if problem is None else FAILED
             callbacks, self.callbacks = self.callbacks, None
             self.data = None
+        self.tenant = None
         return callbacks
 
 
@@ -707,12 +717,17 @@ cdef class PublishWindow:
 
     @property
     def in_flight(self):
-        """Number of messages sent and not settled; O(window)."""
+        """Number of messages for which the broker owes a confirm; O(window)."""
         cdef uint64_t position, count = 0
         with cython.critical_section(self):
             for position in range(self.window.base, self.window.sent):
-                count += window_at(&self.window, position).token != NULL
+                count += window_is_under_way(&self.window, position)
         return count
+
+    @property
+    def held(self):
+        """Number of messages that are held until `resume`."""
+        return self.window.held
 
     def forked(self, str why not None):
         """forked($self, why)
@@ -725,8 +740,10 @@ cdef class PublishWindow:
 
     # From any thread --------------------------------------------------------------------------------------------------
 
-    def put(self, exchange, routing_key, bytes properties not None, body, bint mandatory, bint in_turn=False):
-        """put($self, exchange, routing_key, properties, body, mandatory, in_turn=False)
+    def put(
+        self, exchange, routing_key, bytes properties not None, body, bint mandatory, tenant=None, bint in_turn=False,
+    ):
+        """put($self, exchange, routing_key, properties, body, mandatory, tenant=None, in_turn=False)
         --
 
         Add a message.
@@ -737,6 +754,8 @@ cdef class PublishWindow:
             As for `encode_message`.
         body : bytes-like
             The body.
+        tenant : object
+            The tenant of a message in a lane, which `hold_returned` finds; otherwise None.
         in_turn : bool
             Whether the caller is the one that waits for room.
 
@@ -762,7 +781,7 @@ cdef class PublishWindow:
         if PyBytes_CheckExact(body):
             c.body = <const uint8_t*> PyBytes_AS_STRING(<bytes> body)
             c.body_size = PyBytes_GET_SIZE(<bytes> body)
-            return self.put_content(&c, in_turn)
+            return self.put_content(&c, tenant, in_turn)
         try:
             PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
         except (TypeError, BufferError):
@@ -771,7 +790,7 @@ cdef class PublishWindow:
         try:
             c.body = <const uint8_t*> view.buf
             c.body_size = view.len
-            return self.put_content(&c, in_turn)
+            return self.put_content(&c, tenant, in_turn)
         finally:
             PyBuffer_Release(&view)
 
@@ -783,7 +802,7 @@ cdef class PublishWindow:
             return True
         return self.window.outstanding < self.messages and self.window.size + size <= self.most
 
-    cdef _Outcome put_content(self, const Content* c, bint in_turn):
+    cdef _Outcome put_content(self, const Content* c, tenant, bint in_turn):
         cdef _Outcome found
         cdef Admission admission = OTHER_FRAMES
         cdef int64_t longest = 0
@@ -793,6 +812,7 @@ cdef class PublishWindow:
         else:
             found = LoopConfirmation.__new__(LoopConfirmation)
         found.shared = self.shared
+        found.tenant = tenant
         while admission == OTHER_FRAMES:
             longest = self.longest
             if CONTENT_HEAD + c.properties_size > longest:
@@ -1093,6 +1113,9 @@ cdef class PublishWindow:
                 one.problem = None
             if smaller:
                 self.reframe(one)
+        if smaller:  # close the gaps that failed messages left: delivery tags number those that are sent
+            with cython.critical_section(self):
+                window_again(&self.window)
 
     cdef reframe(self, _Outcome one):
         """Encode a message again as frames of the current size."""
@@ -1137,15 +1160,174 @@ cdef class PublishWindow:
         If there is only one such message, it fails. Otherwise they are sent again one at a time, which identifies the
         message the next time.
         """
-        cdef list all_ = self.outstanding()
-        cdef uint64_t in_flight = self.in_flight
-        if in_flight == 1:
-            self.fail(all_[0], problem)
-        elif in_flight:
-            self.window.singly = in_flight
+        cdef _Outcome one = self.only_under_way()
+        if one is not None:
+            self.fail(one, problem)
+        elif self.in_flight:
+            # Held messages come before the others, and are sent with them.
+            self.window.singly = self.in_flight + self.window.held
 
-    def returned(self, bytes encoded not None, problem):
-        """returned($self, encoded, problem)
+    cdef _Outcome only_under_way(self):
+        """Return the message for which the broker owes a confirm, if there is exactly one."""
+        cdef uint64_t position
+        cdef _Outcome found = None
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.sent):
+                if window_is_under_way(&self.window, position):
+                    if found is not None:
+                        return None
+                    found = <_Outcome> window_at(&self.window, position).token
+        return found
+
+    def hold_returned(self, bytes encoded not None):
+        """hold_returned($self, encoded)
+        --
+
+        Hold the messages of a lane, one of which the broker returned, until `resume`.
+
+        Parameters
+        ----------
+        encoded : bytes
+            As for `returned`.
+
+        Returns
+        -------
+        object
+            The tenant of these messages; None if the message was not put with one.
+
+        Notes
+        -----
+        A return does not identify the message. So all messages are held that were sent to this lane and are not
+        confirmed: some that have arrived may arrive again, but none is lost. Their confirms are ignored. Nothing is
+        sent while messages are held, so that they stay in order. O(window).
+        """
+        cdef _Outcome one
+        cdef uint64_t position
+        cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(encoded)
+        cdef int64_t size = publish_frame(text)
+        tenant = None
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.sent):
+                if window_at(&self.window, position).token == NULL:
+                    continue
+                one = <_Outcome> window_at(&self.window, position).token
+                if one.tenant is not None and has_head(one.data, text, size):
+                    window_hold(&self.window, position)
+                    tenant = one.tenant
+        return tenant
+
+    def resume(self):
+        """resume($self)
+        --
+
+        Have held messages sent again, before all others and in their order.
+
+        Returns
+        -------
+        bool
+            False: the broker still owes confirms, so this has to be called again after them; or nothing is held.
+        """
+        cdef bint resumed = False
+        cdef uint64_t position
+        with cython.critical_section(self):
+            if self.window.held == 0:
+                return False
+            for position in range(self.window.base, self.window.sent):
+                if window_is_under_way(&self.window, position):
+                    return False
+            self.republished += self.window.held
+            self.last_returned = 0
+            window_resume(&self.window)
+        return True
+
+    def move_held(self, bytes head not None, str routing_key not None):
+        """move_held($self, head, routing_key)
+        --
+
+        Give the held messages of a lane another routing key; to be called when the broker owes no confirm.
+
+        Parameters
+        ----------
+        head : bytes
+            Any message of that lane, encoded.
+        routing_key : str
+            The name of another queue.
+
+        Notes
+        -----
+        O(bytes in the window).
+        """
+        cdef _Outcome one
+        cdef uint64_t position
+        cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(head)
+        cdef int64_t size = publish_frame(text)
+        cdef list found = []
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.sent):
+                if window_at(&self.window, position).token == NULL:
+                    continue
+                one = <_Outcome> window_at(&self.window, position).token
+                if window_at(&self.window, position).holding != NOT_HELD and has_head(one.data, text, size):
+                    found.append(one)
+        # This thread alone sends and settles; a close by another one drops the data.
+        for one in found:
+            self.readdress(one, routing_key)
+
+    cdef readdress(self, _Outcome one, str routing_key):
+        """Encode a message again with another routing key."""
+        cdef Content c
+        cdef bytes data = one.data, body
+        if data is None:
+            return
+        body = PyBytes_FromStringAndSize(NULL, PyBytes_GET_SIZE(data))
+        if not publish_decode(
+            <const uint8_t*> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), &c, <uint8_t*> PyBytes_AS_STRING(body)
+        ):
+            raise RuntimeError("an entry of the window is not a message")
+        use_text(routing_key, "routing_key", &c.key, &c.key_size)
+        one.data = encoded_content(&c, CHANNEL, self.longest)
+
+    def fail_held(self, bytes head not None, problem):
+        """fail_held($self, head, problem)
+        --
+
+        Remove the held messages of a lane as failed.
+
+        Parameters
+        ----------
+        head : bytes
+            Any message of that lane, encoded.
+        problem : PublishFailed
+            The reason.
+
+        Notes
+        -----
+        O(window).
+        """
+        cdef _Outcome one
+        cdef uint64_t position
+        cdef Settled settled
+        cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(head)
+        cdef int64_t size = publish_frame(text)
+        cdef bint there
+        settled_init(&settled)
+        with cython.critical_section(self):
+            there = settled_reserve(&settled, self.window.outstanding)
+            if there:
+                for position in range(self.window.base, self.window.sent):
+                    if window_at(&self.window, position).token == NULL or not self.window.held:
+                        continue
+                    one = <_Outcome> window_at(&self.window, position).token
+                    if window_at(&self.window, position).holding == NOT_HELD or one.tenant is None:
+                        continue
+                    if has_head(one.data, text, size):
+                        settled_add(&settled, window_settle(&self.window, position), False)
+        self.finish(&settled, problem)
+        if not there:
+            raise MemoryError()
+
+    def returned(self, bytes encoded not None, problem, bint exactly=False):
+        """returned($self, encoded, problem, exactly=False)
         --
 
         Handle a message returned by the broker; its confirm comes later.
@@ -1156,11 +1338,13 @@ cdef class PublishWindow:
             The message as it was sent, rebuilt from what the broker returned.
         problem : PublishFailed
             The reason.
+        exactly : bool
+            Whether only a message is meant that is equal to `encoded`.
 
         Returns
         -------
         bool
-            Whether the message was found.
+            Whether the message was found. Messages of lanes are not looked at; see `hold_returned`.
 
         Notes
         -----
@@ -1173,19 +1357,21 @@ cdef class PublishWindow:
         cdef int64_t place
         cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(encoded)
         cdef const uint8_t* other
-        cdef int exactly
+        cdef int equal
         old = None
         with cython.critical_section(self):
             place = publish_frame(text)
-            for exactly in (1, 0):
+            for equal in (1, 0):
+                if exactly and not equal:
+                    break
                 for position in range(max(self.window.base, self.last_returned + 1), self.window.sent):
                     if window_at(&self.window, position).token == NULL:
                         continue
                     one = <_Outcome> window_at(&self.window, position).token
                     other = <const uint8_t*> PyBytes_AS_STRING(one.data)
-                    if exactly and PyBytes_GET_SIZE(one.data) != PyBytes_GET_SIZE(encoded):
+                    if one.tenant is not None or (equal and PyBytes_GET_SIZE(one.data) != PyBytes_GET_SIZE(encoded)):
                         continue
-                    if memcmp(other, text, PyBytes_GET_SIZE(encoded) if exactly else place) == 0:
+                    if memcmp(other, text, PyBytes_GET_SIZE(encoded) if equal else place) == 0:
                         found = one
                         at = position
                         break

@@ -194,8 +194,16 @@ class Session:
         self.run(lambda: opened, self._timeout, "channel")
         return opened[0]
 
+    def close_channel(self, channel: pika.channel.Channel) -> None:
+        """Close a channel, and wait for the answer."""
+        self._check()
+        channel.close()
+        self.run(lambda: channel.is_closed, self._timeout, "channel.close")
+
     def _on_channel_closed(self, _channel: Any, reason: BaseException) -> None:
-        if not isinstance(reason, pika.exceptions.ChannelClosedByClient):
+        if isinstance(reason, pika.exceptions.ChannelClosedByClient):
+            self._loop.stop()
+        else:
             self.fail(reason)
 
     def call(

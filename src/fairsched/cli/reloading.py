@@ -12,6 +12,7 @@ from typing import Any
 
 from fairsched.config.consumer_options import OPTIONS
 from fairsched.config.lanes import queues_and_lanes
+from fairsched.config.queue_source import without_source
 from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
 from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
@@ -77,10 +78,12 @@ class Reload:
         if consumer is None:
             return {}
         running = consumer._client.settings
-        selected = self._app._selected(found.queues or self._app.options.get("queues"))
-        queues, _ = queues_and_lanes(selected, running.others.weight or 1)
+        selected, source = without_source(self._app._selected(found.queues or self._app.options.get("queues")))
+        queues, _ = ({}, ()) if selected is None else queues_and_lanes(selected, running.others.weight or 1)
         wanted = {name: queue.weight for name, queue in queues.items()}
         added, removed = sorted(wanted.keys() - running.weights.keys()), sorted(running.weights.keys() - wanted.keys())
+        if source is not None:  # which has them removed
+            removed = []
         if added or removed:
             _log.warning("SIGHUP: without effect until the next start: queues %s", ", ".join([*added, *removed]))
         for name, queue in queues.items():

@@ -21,7 +21,10 @@ from fairsched.config.values import Kind, or_off
 from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fairsched.config.lanes import Lanes
+    from fairsched.config.queue_source import QueueSource
     from fairsched.config.queues import Queue
     from fairsched.config.retry import Retry
     from fairsched.config.tenants import Tenant
@@ -103,9 +106,11 @@ class ConsumerOptions:
     ----------
     url : str or sequence of str
         Broker URL, ``amqp://`` or ``amqps://``; several are tried in turn.
-    queues : mapping of str to int or mapping, Lanes, or sequence of str, Queue and Lanes
+    queues : mapping of str to int or mapping, or Lanes, or sequence of str, Queue and Lanes, or QueueSource
         Weight of each queue, or a mapping of the parameters of `Queue` or `Lanes`; or names of queues with equal
-        weights, `Queue` objects and `Lanes`. `Lanes` may stand alone. With lanes, `key` is theirs by default.
+        weights, `Queue` objects and `Lanes`. `Lanes` may stand alone; with lanes, `key` is theirs by default. Or a
+        `QueueSource`, alone or with those in a sequence, for queues that come and go; a function or a `pathlib.Path`
+        stands for the `QueueSource` of it.
     prefetch : int, mapping or "auto", optional
         Maximum number of unsettled messages: in total, divided in proportion to the weights, or per queue. The default
         keeps the shares at a round trip of a millisecond: at least 500 in total, or 20 per queue up to 5 000 in total.
@@ -195,7 +200,9 @@ class ConsumerOptions:
             unset="required",
         ),
     )
-    queues: Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes] = field(
+    queues: (
+        Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes | QueueSource] | QueueSource | Callable[[], Any] | Path
+    ) = field(
         metadata=_row(
             values.QUEUES,
             "NAME[=WEIGHT],...",

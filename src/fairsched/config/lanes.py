@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from decimal import Decimal
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from fairsched.amqp._properties import PROPERTY_NAMES
 from fairsched.amqp.shortstring import LONGEST, is_short_string
@@ -125,7 +125,7 @@ class Lanes:
         str
             The name of a queue.
         """
-        return f"{self.name}.bucket.{jump_hash(xxh64(_octets(tenant)), self.buckets)}"
+        return f"{self.name}.bucket.{jump_hash(xxh64(octets(tenant)), self.buckets)}"
 
     def own_lane_of(self, tenant: object) -> str:
         """Return the name of the lane that a tenant has for itself while it publishes much. O(length of its name).
@@ -140,11 +140,15 @@ class Lanes:
         str
             The name of a queue. Text is quoted as in URLs; a name that would be too long becomes its hash.
         """
-        octets = _octets(tenant)
-        text = quote(octets, safe="")
+        encoded = octets(tenant)
+        text = quote(encoded, safe="")
         if len(self.name.encode()) + len(text) > LONGEST - _SUFFIX:
-            text = f"#{xxh64(octets):016x}"
+            text = f"#{xxh64(encoded):016x}"
         return f"{self.name}.tenant.{text}"
+
+    def bucket_of_own_lane(self, lane: str) -> str:
+        """Return the bucket of the tenant that a lane belongs to; of a name that is a hash, any one. O(length)."""
+        return self.bucket_of(unquote_to_bytes(lane.removeprefix(f"{self.name}.tenant.")))
 
     def is_own_lane(self, queue: str) -> bool:
         """Whether a queue is named as the lane of a tenant alone."""
@@ -256,12 +260,18 @@ def _add_buckets(queues: dict[str, Queue], lanes: Lanes, weight: int) -> None:
     queues.update({name: lanes.queue(name, weight) for name in lanes.bucket_names})
 
 
-def _octets(tenant: object) -> bytes:
+def octets(tenant: object) -> bytes:
     """Return bytes that stand for a tenant: the same for values that are equal, which are one slot of a consumer."""
     if isinstance(tenant, str):
         return tenant.encode("utf-8", "surrogatepass")
     if isinstance(tenant, bytes | bytearray):
         return bytes(tenant)
-    if isinstance(tenant, int | float | Decimal) and math.isfinite(tenant) and tenant == int(tenant):
-        return str(int(tenant)).encode()
+    if isinstance(tenant, int) or (_is_finite(tenant) and tenant == int(tenant)):  # type: ignore[call-overload]
+        return b"%d" % int(tenant)  # type: ignore[call-overload]
     return b"" if tenant is None else ascii(tenant).encode()
+
+
+def _is_finite(tenant: object) -> bool:
+    if isinstance(tenant, Decimal):
+        return tenant.is_finite()  # a signalling NaN is no float
+    return isinstance(tenant, float) and math.isfinite(tenant)

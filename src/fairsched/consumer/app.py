@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fairsched.config.arguments import check_names
 from fairsched.config.consumer_options import COMMAND_OPTIONS, OPTIONS, URL_VARIABLES, default_url
 from fairsched.config.lanes import Lanes, as_lanes
+from fairsched.config.queue_source import QueueSource
 from fairsched.config.queues import Queue
 from fairsched.config.weights import normalise
 from fairsched.consumer.consumer import Consumer
@@ -82,6 +83,8 @@ class App:
         self.options = options
         self.queues: dict[str, Queue | Lanes] = {}
         self.handlers: dict[str, Handler] = {}
+        self._source: QueueSource | None = None
+        self._source_handler: Handler | None = None
         self._consumer: Consumer | None = None
         #: Called in a thread of its own on SIGHUP, while `run` runs; None: SIGHUP is left alone.
         self._reload: Callable[[], object] | None = None
@@ -90,13 +93,14 @@ class App:
         self._publisher: Publisher | None = None
         self._guard = threading.Lock()
 
-    def consumer(self, queue: str | Queue | Lanes, **options: Any) -> Callable[[_H], _H]:
-        """Declare the decorated function as the handler of a queue, or of all lanes of a name.
+    def consumer(self, queue: str | Queue | Lanes | QueueSource, **options: Any) -> Callable[[_H], _H]:
+        """Declare the decorated function as the handler of a queue, of all lanes of a name, or of a source's queues.
 
         Parameters
         ----------
-        queue : str, Queue or Lanes
-            The queue, or its name; or the lanes.
+        queue : str, Queue, Lanes or QueueSource
+            The queue, or its name; or lanes. A `QueueSource`, of which an app may have one: the function handles all
+            queues of it that have no handler of their own.
         **options
             If `queue` is a name: ``weight`` and the other parameters of `Queue`.
 
@@ -112,11 +116,12 @@ class App:
             something other than a function, or to a coroutine function or generator function, whose code a call does
             not run.
         """
+        if options and isinstance(queue, Queue | Lanes | QueueSource):
+            raise TypeError(f"pass {next(iter(options))} to {type(queue).__name__}(...), not to consumer()")
+        if isinstance(queue, QueueSource):
+            return self._source_consumer(queue)
         declared: Queue | Lanes
         if isinstance(queue, Queue | Lanes):
-            if options:
-                kind = type(queue).__name__
-                raise TypeError(f"pass {next(iter(options))} to {kind}(...), not to consumer()")
             declared = queue
         else:
             check_names(options, [field.name for field in fields(Queue)])
@@ -132,6 +137,58 @@ class App:
             return handler
 
         return declare
+
+    def _source_consumer(self, source: QueueSource) -> Callable[[_H], _H]:
+        if self._source is not None:
+            raise ConfigurationError(f"an app has one source of queues, got {self._source} and {source}")
+
+        def declare(handler: _H) -> _H:
+            check_plain(handler, "handler of a source of queues")
+            self._source, self._source_handler = source, handler
+            return handler
+
+        return declare
+
+    def add_queue(self, queue: str | Queue, handler: Handler | None = None) -> None:
+        """Consume another queue, in the running consumer too, as `Consumer.add_queue` does.
+
+        Parameters
+        ----------
+        queue : str or Queue
+            The queue, or its name.
+        handler : callable, optional
+            Its handler; by default the one that was declared for it, or for a source of queues.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue has no handler, or has one and another is given.
+        Exception
+            As for `Consumer.add_queue`. Then the app has no handler for the queue that it did not have before.
+        """
+        declared = queue if isinstance(queue, Queue) else Queue(queue)
+        if handler is not None:
+            self.consumer(declared)(handler)
+        elif declared.name not in self.handlers and self._source_handler is None:
+            raise ConfigurationError(f"no handler for queue {declared.name!r}; there are {sorted(self.handlers)}")
+        consumer = self._consumer
+        if consumer is not None:
+            try:
+                consumer.add_queue(declared)
+            except BaseException:
+                if handler is not None:
+                    del self.queues[declared.name], self.handlers[declared.name]
+                raise
+
+    def remove_queue(self, queue: str) -> None:
+        """Stop consuming a queue in the running consumer, as `Consumer.remove_queue` does, and forget its handler."""
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.remove_queue(queue)
+        elif queue not in self.queues:
+            raise ConfigurationError(f"no handler for queue {queue!r}; there are {sorted(self.handlers)}")
+        self.queues.pop(queue, None)
+        self.handlers.pop(queue, None)
 
     def middleware(self, function: _M) -> _M:
         """Declare the decorated function as middleware, inside the middleware declared before it.
@@ -195,9 +252,9 @@ class App:
 
     def _selected(
         self, queues: Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes] | None
-    ) -> dict[str, Queue | Lanes]:
+    ) -> dict[str, Queue | Lanes] | list[Queue | Lanes | QueueSource]:
         if queues is None:
-            return dict(self.queues)
+            return dict(self.queues) if self._source is None else [*self.queues.values(), self._source]
         if isinstance(queues, Lanes):
             queues = [queues]
         names = [one.name if isinstance(one, Queue | Lanes) else one for one in queues]
@@ -225,14 +282,16 @@ class App:
     def dispatch(self, message: Message) -> object:
         """Call the handler of a message's queue, or of the lanes that its queue is one of."""
         handler = self.handlers.get(message.queue)
-        return (self._handler_of_lane(message.queue) if handler is None else handler)(message)
+        return (self._other_handler(message.queue) if handler is None else handler)(message)
 
-    def _handler_of_lane(self, queue: str) -> Handler:
-        """Return the handler of the lanes that a queue is one of. O(declared lanes)."""
+    def _other_handler(self, queue: str) -> Handler:
+        """Return the handler of the lanes that a queue is one of, or that of the source. O(declared lanes)."""
         for name, lanes in self.queues.items():
             if isinstance(lanes, Lanes) and lanes.is_lane(queue):
                 return self.handlers[name]
-        raise KeyError(queue)
+        if self._source_handler is None:
+            raise ConfigurationError(f"no handler for queue {queue!r}; there are {sorted(self.handlers)}")
+        return self._source_handler
 
     def run(self, url: str | Sequence[str] | None = None, **overrides: Any) -> None:
         """Consume until SIGTERM, SIGINT or `stop`.

@@ -132,6 +132,7 @@ class ConsumerChannels:
             found.close()
             found.abandon()
             self.by_queue = {queue: one for queue, one in self.by_queue.items() if queue != name}
+        self._parts.window_control.forget(name)
         self._backoffs.pop(name, None)
         self._streams.discard(name)
         self._unconfirmed.discard(name)

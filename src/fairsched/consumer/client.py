@@ -23,7 +23,9 @@ from fairsched.consumer.handling.failures import FailurePolicy
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
+from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
+from fairsched.consumer.queue_watcher import QueueWatcher
 from fairsched.consumer.requeueing.codel_returns import Shedding
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.consumer.settings import ConsumerSettings
@@ -86,7 +88,7 @@ class Client(MessageSource, ConsumerEvents):
         self.worker_queues = WorkerQueues(settings)
         self.counters = Counters()
         self._pace = Pace()
-        self._retries = Retries(settings.retries, settings.urls, self._pace.requeue) if settings.retries else None
+        self._retries = self._retries_by(settings) if settings.retries else None
         self._failures = FailurePolicy(
             settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
         )
@@ -121,12 +123,19 @@ class Client(MessageSource, ConsumerEvents):
         self._forked = False
         self._started = self._closed = False
         self._paused: frozenset[str] = frozenset()
+        #: Asks the source of queues, if there is one.
+        self._watcher: QueueWatcher | None = None
+        #: Returns the result of a coroutine, in any thread but that of its event loop; set by an owner that has a loop.
+        self.wait_for: Callable[[Any], Any] | None = None
         #: What is told when an added queue is consumed, and when a removed one is forgotten.
         self._adding: dict[str, Future[None]] = {}
         self._leaving: dict[str, Future[None]] = {}
         self._stop_at: float | None = None
         #: Its holder may come again: a destructor, or the hash of a tenant, may call a consumer wherever Python runs.
         self._guard = threading.RLock()
+
+    def _retries_by(self, settings: ConsumerSettings) -> Retries:
+        return Retries(settings.retries, settings.urls, self._pace.requeue, settings.home_of)
 
     def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
         from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
@@ -175,6 +184,7 @@ class Client(MessageSource, ConsumerEvents):
                 raise self.error
             for beside in self._beside():
                 beside.start(_ended(self.io_thread))
+            self._watch()
         except BaseException:
             if mine:
                 self.close(at_once=True)
@@ -187,6 +197,19 @@ class Client(MessageSource, ConsumerEvents):
     def after(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function in the I/O thread after so many seconds, unless that has ended."""
         self.io_thread.after(seconds, function)
+
+    def _watch(self) -> None:
+        """Begin to ask the source of queues, if there is one."""
+        source = self.settings.source
+        if source is not None:
+            watcher = QueueWatcher(source, self, self.wait_for, LogLimit())
+            watcher.start(lambda: self.stopping.is_set() or self.io_thread.ended)
+            self._watcher = watcher
+
+    def look(self) -> None:
+        """Look, about once a second, whether the source of queues answers."""
+        if self._watcher is not None:
+            self._watcher.look()
 
     def _check_new(self) -> None:
         self.check_open()
@@ -416,6 +439,8 @@ class Client(MessageSource, ConsumerEvents):
         if done:
             return
         try:
+            if self._watcher is not None:
+                self._watcher.end(self._left())
             if self._stop_at is not None and not at_once:
                 self._wait_for_settlements()
             self.abandon()
@@ -565,7 +590,7 @@ class Client(MessageSource, ConsumerEvents):
         if self._retries is not None:
             self._retries.take(settings.retries)
         elif settings.retries:
-            self._retries = Retries(settings.retries, settings.urls, self._pace.requeue)
+            self._retries = self._retries_by(settings)
             if self._started:
                 self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
         self._failures.take(settings.policies, self._retries)

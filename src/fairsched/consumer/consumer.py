@@ -26,7 +26,7 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
 from fairsched.delivery._settling import settle_all
 from fairsched.delivery.handlers import check_plain
-from fairsched.errors import ShutDown
+from fairsched.errors import ConfigurationError, ShutDown
 
 if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
@@ -43,8 +43,8 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
     ----------
     url : str or sequence of str
         ``amqp://`` or ``amqps://`` URL; several URLs are tried in turn.
-    queues : mapping of str to int, or sequence of str
-        Weight of each queue, or the names of queues with equal weights.
+    queues : mapping of str to int, or sequence of str, or QueueSource
+        Weight of each queue, or the names of queues with equal weights; or a source of queues that come and go.
     **options
         Prefetch, workers, the cost of a message, the handling of failed and late messages, and more:
         `fairsched.config.ConsumerOptions` documents each option.
@@ -70,6 +70,8 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
 
     @made_by(ConsumerSettings)
     def __init__(self, settings: ConsumerSettings) -> None:
+        if settings.source is not None and settings.source.is_coroutine:
+            raise ConfigurationError(f"{settings.source}: a source that is a coroutine is for fairsched.aio.Consumer")
         self._client = client = Client(settings)
         alive = weakref.ref(self)
         client.orphaned = lambda: "" if alive() is not None else DROPPED

@@ -61,6 +61,9 @@ class ConsumerEvents(ConnectionEvents, ChangeEvents):
     def settled(self) -> None:
         """No more deliveries will come, and all that came on a living channel are settled."""
 
+    def look(self) -> None:
+        """Do what is to be done about once a second."""
+
     def service(self) -> float | None:
         """Return the seconds for which a message occupies the workers, as far as that is known."""
         return None
@@ -307,6 +310,7 @@ class IOThread(ConnectionThread):
 
     def _look(self) -> None:
         self.turned = time.monotonic()
+        self._owner.look()
 
     def _flush(self) -> None:
         """Send what is settled, because that was asked for."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from fairsched.amqp.keyvalue import NO_KEY, hashable
 from fairsched.amqp.properties import PROPERTY_NAMES
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.log_limit import LogLimit
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: The key of messages that carry no key.
-NO_KEY = ""
-
 #: Properties of a message that can serve as a key.
 PROPERTIES = frozenset(PROPERTY_NAMES) - {"headers"}
 
@@ -29,7 +26,6 @@ Key = Callable[["Message"], Hashable]
 
 #: What most keys are.
 _ORDINARY = (str, bytes, int)
-_WITHOUT_HASH = (list, dict, bytearray)
 
 
 def key_function(spec: str | Callable[[Message], object], option: str = "key") -> Key:
@@ -80,16 +76,6 @@ def key_function(spec: str | Callable[[Message], object], option: str = "key") -
 def _header(message: Message, name: str) -> object:
     headers = message.properties.headers
     return headers.get(name) if headers else None
-
-
-def hashable(value: object) -> Hashable:
-    """Return a value that can be a key: tables, lists and NaN, which a header may hold, become their text."""
-    if value is None:
-        return NO_KEY
-    if isinstance(value, _WITHOUT_HASH):
-        return repr(value)
-    # No NaN equals another: each message would be a tenant of its own.
-    return repr(value) if isinstance(value, float) and math.isnan(value) else value
 
 
 class _Guarded:

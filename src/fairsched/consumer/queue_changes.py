@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ _log = logging.getLogger(__name__)
 #: Channels of added queues that are being opened at a time. A broker works on the consumers of a thousand queues for
 #: a second, in which it should also deliver and take acknowledgements.
 AT_ONCE = 64
+#: How often additions that take too long are looked for, in seconds.
+EXPIRY_PERIOD = 0.25
 
 #: Called once, when a queue is consumed or removed: with None, or with the error.
 Done = Callable[[BaseException | None], None]
@@ -111,7 +114,10 @@ class QueueChanges:
         self._ended = ended
         self._flush = flush
         self._stopping = False
-        self._adding: dict[str, Done] = {}
+        #: What is told of each queue that is being added, and until when, on the clock of `time.monotonic`.
+        self._adding: dict[str, tuple[Done, float]] = {}
+        #: Whether the timer runs that gives up what takes too long.
+        self._expiring = False
         #: Of these, the ones that are declared and wait to be opened, and those that the broker is asked for.
         self._waiting: deque[str] = deque()
         self._opening: set[str] = set()
@@ -138,11 +144,12 @@ class QueueChanges:
 
     def add(self, wanted: Mapping[str, Done]) -> None:
         """Consume queues, which are in the settings already."""
-        self._adding.update(wanted)
+        until = time.monotonic() + self._settings.options.connect_timeout
+        self._adding.update({name: (done, until) for name, done in wanted.items()})
         if self._stopping:
             self._refuse_all(ShutDown("the consumer was stopped"))
             return
-        self._loop.call_later(self._settings.options.connect_timeout, lambda: self._expire(wanted))
+        self._expire_later()
         transport = self._connection.transport
         if transport is not None and transport.is_open:
             self._begin(transport, wanted)
@@ -201,10 +208,10 @@ class QueueChanges:
 
     def confirmed(self, name: str) -> None:
         """Note that a queue is consumed."""
-        done = self._adding.pop(name, None)
-        if done is not None:
+        adding = self._adding.pop(name, None)
+        if adding is not None:
             self._opening.discard(name)
-            done(None)
+            adding[0](None)
             self._open_some()
 
     def refused(self, name: str, error: BaseException) -> bool:
@@ -215,7 +222,7 @@ class QueueChanges:
         return True
 
     def _refuse(self, name: str, error: BaseException) -> None:
-        done = self._adding.pop(name)
+        done, _ = self._adding.pop(name)
         self._opening.discard(name)
         self._forget(name)
         done(error)
@@ -225,14 +232,21 @@ class QueueChanges:
         for name in list(self._adding):
             self._refuse(name, error)
 
-    def _expire(self, wanted: Mapping[str, Done]) -> None:
+    def _expire_later(self) -> None:
+        if not self._expiring:
+            self._expiring = True
+            self._loop.call_later(EXPIRY_PERIOD, self._expire)
+
+    def _expire(self) -> None:
         """Give up what was not added in time."""
-        seconds, address = self._settings.options.connect_timeout, self._connection.address
+        self._expiring = False
+        now, address = time.monotonic(), self._connection.address
         reason = self._connection.last_error or "no answer"
-        for name, done in wanted.items():
-            if self._adding.get(name) is done:
-                error = f"queue {name!r} was not consumed on {address} within {seconds:g} s; last error: {reason}"
-                self._refuse(name, ConnectionFailed(error))
+        for name in [name for name, (_, until) in self._adding.items() if until <= now]:
+            error = f"queue {name!r} was not consumed on {address} in time (connect_timeout); last error: {reason}"
+            self._refuse(name, ConnectionFailed(error))
+        if self._adding:
+            self._expire_later()
 
     # Removing ----------------------------------------------------------------------------------------------------
 
@@ -243,7 +257,7 @@ class QueueChanges:
         found = self._channels.by_queue.get(name)
         leaving = self._leaving[name] = _Leaving(found, done)
         if adding is not None:
-            adding(ConfigurationError(f"queue {name!r} was removed before it was consumed"))
+            adding[0](ConfigurationError(f"queue {name!r} was removed before it was consumed"))
         if found is None or not found.alive:
             self._finish(name, leaving)
             return

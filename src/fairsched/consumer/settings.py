@@ -14,6 +14,7 @@ from fairsched.config.arguments import made_by
 from fairsched.config.consumer_options import TARGET_DELAY, ConsumerOptions
 from fairsched.config.lanes import Lanes, queues_and_lanes
 from fairsched.config.pools import as_pools
+from fairsched.config.queue_source import without_source
 from fairsched.config.queues import Queue
 from fairsched.config.retry import Retry
 from fairsched.config.tenants import OTHERS, Tenant, as_tenants, weights_of
@@ -85,6 +86,8 @@ class ConsumerSettings:
         The options of each queue, the buckets of lanes included.
     lanes : tuple of Lanes
         The lanes among the queues.
+    source : QueueSource or None
+        Says which other queues to consume.
     policies : dict of str to (str or callable)
         The `on_error` of each queue that has its own.
     retries : dict of str to Retry
@@ -133,7 +136,8 @@ class ConsumerSettings:
         self.pools = as_pools(options.workers)
         self.cost = cost_model(options.cost, by_subkey=options.subkey is not None)
         self.tenants, self.others = as_tenants(options.tenants)
-        self.queues, self.lanes = queues_and_lanes(options.queues, self.others.weight or 1)
+        fixed, self.source = without_source(options.queues)
+        self.queues, self.lanes = ({}, ()) if fixed is None else queues_and_lanes(fixed, self.others.weight or 1)
         key = _key(options.key, self.lanes)
         self.key = None if key in (None, "queue") else key_function(key)
         self.subkey = None if options.subkey is None else key_function(options.subkey, "subkey")
@@ -141,6 +145,11 @@ class ConsumerSettings:
         self.ordering_key = None if ordering is None else key_function(ordering, "ordering_key")
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
+        if self.source is not None and isinstance(options.prefetch, Mapping):
+            raise ConfigurationError(
+                f"prefetch with a source of queues must not name queues, got {options.prefetch!r}; say it of each: "
+                "Queue(NAME, prefetch=N)"
+            )
         if options.tenants is not None and self.key is None:
             raise ConfigurationError("tenants= needs key=; queues have weights, limits and bands in queues=")
         self.weights = {name: queue.weight for name, queue in self.queues.items()}
@@ -156,7 +165,9 @@ class ConsumerSettings:
         self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
         self._find_units()
-        self.windows = self._windows(options.prefetch)
+        if fixed is None:  # for its checks
+            _windows(options.prefetch, {}, {"": 1}, {"": 1.0}, self.workers)
+        self.windows = {} if fixed is None else self._windows(options.prefetch)
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
@@ -345,6 +356,19 @@ class ConsumerSettings:
                 f"weight of {name!r} must be a multiple of {least}, as the weights at the start are, got {weight}"
             )
         return quantum
+
+    def is_lasting(self, queue: str) -> bool:
+        """Return whether a queue is none of the lanes of single tenants, which come and go. O(lanes)."""
+        return not any(lanes.is_own_lane(queue) for lanes in self.lanes)
+
+    def home_of(self, queue: str) -> str:
+        """Return the queue to which messages of a queue come back after a delay: itself, or for a lane of a tenant
+        alone, which may be deleted meanwhile, a bucket. O(lanes).
+        """
+        for lanes in self.lanes:
+            if lanes.is_own_lane(queue):
+                return lanes.bucket_of_own_lane(queue)
+        return queue
 
     @property
     def asked(self) -> tuple[str, ...]:

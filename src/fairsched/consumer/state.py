@@ -54,7 +54,7 @@ class ConsumerState:
     def ready(self) -> bool:
         """True if it consumes every queue that is not paused, and was not stopped; for a readiness probe."""
         consuming = all(consumed or queue in self.paused for queue, consumed in self.consuming.items())
-        return self.connected and not self.stopping and bool(self.consuming) and consuming
+        return self.connected and not self.stopping and consuming
 
     @property
     def alive(self) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Hashable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
+from fairsched.amqp.keyvalue import NO_KEY, hashable
 from fairsched.config.tenants import OTHERS
 from fairsched.config.weights import check_weight, quanta_of
 from fairsched.consumer.cost import ConstantCost, TimeCost
-from fairsched.consumer.keys import NO_KEY, hashable
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError

@@ -1,5 +1,12 @@
-"""Lanes at the broker: how lanes are announced, found again and given up.
+"""Lanes at the broker: which lane a message goes to; how lanes are announced, found again and given up.
 
-Read in this order: `fairsched.config.lanes` (the names), `announcement` (the messages), `own_lanes` (when a worker
-consumes a lane and when it gives one up), `registry` (the connection of a worker for that).
+Read in this order: `fairsched.config.lanes` (the names), `_placement` (the lane of each message, and which tenants are
+hot), `announcement` (the messages), `own_lanes` (when a worker consumes a lane and when it gives one up), `registry`
+(the connection of a worker for that). A publisher's side is in `fairsched.publisher`.
 """
+
+from __future__ import annotations
+
+from fairsched.lanes._placement import Placement
+
+__all__ = ["Placement"]

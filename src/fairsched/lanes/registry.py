@@ -277,7 +277,9 @@ class LaneRegistry:
             queue = self._queues.get(action.lane)
             if queue is None:
                 # Not declared: a lane is entered into the registry before it has messages, and by who declares it.
-                queue = self._queues[action.lane] = Queue(action.lane, weight=self._consumer.weight_of(action.tenant))
+                # Its messages are retried as those of the tenant's bucket.
+                weight = self._consumer.weight_of(action.tenant)
+                queue = self._queues[action.lane] = Queue(action.lane, weight=weight, retry=False)
             added = self._consumer.add_queues({action.lane: queue})[action.lane]
         except (FairschedError, RuntimeError) as error:  # such as: the consumer was stopped
             self._refused(action.lane, error)
@@ -367,8 +369,7 @@ class LaneRegistry:
         one.turns = 0
         self._await_entries(session, channel, one.lanes.registry)
         kept = self._clean(session, channel, one, entries)
-        channel.close()
-        session.run(lambda: channel.is_closed, LONGEST_READ, "channel.close")
+        session.close_channel(channel)
         one.read_at, one.entries = None, len(kept)
         self._take_entries(session, one, kept)
 

@@ -9,6 +9,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from fairsched._core import checked_timeout
@@ -18,6 +19,7 @@ from fairsched.errors import ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
 from fairsched.publisher.io_thread import IOThread, PublisherEvents
 from fairsched.publisher.options import PublisherOptions
+from fairsched.publisher.spread import Spread
 
 #: Begins the routing keys of direct reply-to, which RabbitMQ answers *and* returns if the message is mandatory.
 _DIRECT_REPLY = "amq.rabbitmq.reply-to"
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
 
     from fairsched.delivery._delivery import Message
 
-    #: Arguments of `PublishWindow.put`: exchange, routing key, encoded properties, body, mandatory.
-    Outgoing = tuple[str, str, bytes, Buffer, bool]
+    #: Arguments of `PublishWindow.put`: exchange, routing key, encoded properties, body, mandatory, and the lanes and
+    #: the tenant of a message in a lane.
+    Outgoing = tuple[str, str, bytes, Buffer, bool, tuple[Spread, object] | None]
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +66,8 @@ class Client(PublisherEvents):
     def __init__(self, settings: PublisherOptions) -> None:
         self.settings = settings
         self.contents = Contents()
+        #: The lanes, by name.
+        self.spreads = {lanes.name: Spread(lanes) for lanes in settings.lanes}
         #: Created by `start`: it owns sockets, and a publisher that is never opened should own none.
         self.io_thread: IOThread
         #: The error that made publishing impossible, if any.
@@ -89,7 +94,11 @@ class Client(PublisherEvents):
             if self._started:
                 raise RuntimeError("a publisher can be opened only once; create another")
             self.io_thread = IOThread(
-                self.settings.urls, self.settings.confirm_window, self.settings.confirm_bytes, self
+                self.settings.urls,
+                self.settings.confirm_window,
+                self.settings.confirm_bytes,
+                self,
+                tuple(self.spreads.values()),
             )
             self.window = self.io_thread.window
             if self._closed or self._started:  # by a handler of a signal, in between
@@ -180,7 +189,13 @@ class Client(PublisherEvents):
             mandatory = self.settings.mandatory
         if not exchange and isinstance(routing_key, str) and routing_key.startswith(_DIRECT_REPLY):
             mandatory = False
-        return exchange, routing_key, encoded, body, mandatory
+        if self.spreads and not exchange and type(routing_key) is str:
+            spread = self.spreads.get(routing_key)
+            if spread is not None:
+                tenant = spread.tenant(properties, values)
+                lane = spread.placement.place(tenant, monotonic())
+                return exchange, lane, encoded, body, True, (spread, tenant)
+        return exchange, routing_key, encoded, body, mandatory, None
 
     def check_may_wait(self) -> None:
         """Raise RuntimeError in a done callback, which the I/O thread calls."""

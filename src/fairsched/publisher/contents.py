@@ -55,14 +55,14 @@ class Contents:
             if not isinstance(properties, BasicProperties):
                 raise TypeError(f"properties must be pika's BasicProperties, got {properties!r}")
             named = {name: getattr(properties, name) for name in PROPERTY_NAMES}
-            return encode_properties(_checked({**named, **given}))
+            return encode_properties(checked_properties({**named, **given}))
         key = None
         if _OWN.isdisjoint(given) and all(type(value) in _PLAIN for value in given.values()):
             key = tuple(given.items())
             found = self._known.get(key)
             if found is not None:
                 return found
-        encoded = encode_properties(_checked({"delivery_mode": 2, **given}))
+        encoded = encode_properties(checked_properties({"delivery_mode": 2, **given}))
         if key is not None:
             if len(self._known) >= _MOST:
                 self._known.clear()
@@ -70,7 +70,7 @@ class Contents:
         return encoded
 
 
-def _checked(values: dict[str, Any]) -> dict[str, Any]:
+def checked_properties(values: dict[str, Any]) -> dict[str, Any]:
     """Convert values to the types of AMQP."""
     headers = values.get("headers")
     if headers is not None:

@@ -12,10 +12,13 @@ from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import broker_text
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
+from fairsched.publisher.lane_upkeep import LaneUpkeep
 from fairsched.publisher.transport import PublisherTransport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from fairsched.publisher.spread import Spread
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +48,8 @@ class IOThread(ConnectionThread):
         Of the window.
     owner : PublisherEvents
         Told how it begins, goes on and ends.
+    spreads : sequence of Spread
+        The lanes to which messages go.
 
     Notes
     -----
@@ -59,7 +64,9 @@ class IOThread(ConnectionThread):
 
     _owner: PublisherEvents
 
-    def __init__(self, urls: Sequence[str], messages: int, size: int, owner: PublisherEvents) -> None:
+    def __init__(
+        self, urls: Sequence[str], messages: int, size: int, owner: PublisherEvents, spreads: Sequence[Spread] = ()
+    ) -> None:
         super().__init__(urls, owner, "fairsched-publisher", kind=PublisherTransport)
         #: Number of times that a lost connection was replaced.
         self.reconnects = 0
@@ -76,6 +83,7 @@ class IOThread(ConnectionThread):
         self._fruitless = 0
         #: Whether the window is being sent on the current connection.
         self._sending = False
+        self._lanes = LaneUpkeep(self._loop, self.window, spreads, self._on_lanes_change)
 
     # From any thread ---------------------------------------------------------------------------------------------
 
@@ -97,8 +105,9 @@ class IOThread(ConnectionThread):
     # The thread --------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Send what an interrupted `publish` left behind."""
+        """Send what an interrupted `publish` left behind, and announce lanes in use."""
         self._send()
+        self._lanes.look()
 
     def _close(self, longest: float) -> None:
         self._closing = True
@@ -124,6 +133,7 @@ class IOThread(ConnectionThread):
 
     def _on_disconnected(self, error: BaseException) -> None:
         self._transport = None
+        self._lanes.disconnected()
         sending, self._sending = self._sending, False
         if sending and isinstance(error, pika.exceptions.ConnectionClosedByBroker) and error.reply_code != _FORCED:
             self._fruitless += 1
@@ -156,6 +166,7 @@ class IOThread(ConnectionThread):
 
     def _on_confirm_mode(self, transport: PublisherTransport) -> None:
         self._longest = transport.longest
+        self._lanes.connected(transport)
         self.window.again(self._longest)
         transport.window = self.window
         transport.confirmed = self._on_progress
@@ -192,11 +203,19 @@ class IOThread(ConnectionThread):
             return
         while data := self.window.output(_TOGETHER):
             transport.emit(data)
+        self._lanes.open_fresh()
+
+    def _on_lanes_change(self) -> None:
+        """Continue after lanes were opened, or could not be."""
+        self._send()
+        self._owner.progressed()
 
     def _on_progress(self) -> None:
         """Continue after confirms."""
         self._connection.useful()
         self._fruitless = 0
+        if self.window.held:
+            self._lanes.resume()
         if self.window.singly:
             self._send()
         self._owner.progressed()
@@ -218,5 +237,6 @@ class IOThread(ConnectionThread):
         encoded = encode_message(
             method.exchange, method.routing_key, b"".join(properties.encode()), body, True, _CHANNEL, self._longest
         )
-        if not self.window.returned(encoded, problem):
+        in_lane = not method.exchange and self._lanes.returned(encoded, method.routing_key)
+        if not self.window.returned(encoded, problem, in_lane) and not in_lane:
             _log.error("the broker returned a message that is not known here: %s", problem)

@@ -1,12 +1,13 @@
-"""The options of a publisher: the window of unconfirmed messages, timeouts, and whether messages must be routed."""
+"""The options of a publisher: the window of unconfirmed messages, timeouts, whether messages must be routed, lanes."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fairsched._core import checked_timeout
 from fairsched.amqp.urls import check_urls
+from fairsched.config.lanes import Lanes
 from fairsched.errors import ConfigurationError
 
 
@@ -28,6 +29,9 @@ class PublisherOptions:
         Seconds without any confirm after which `flush`, and a `publish` that waits for room, fail.
     connect_timeout : float
         Seconds to wait for the first connection; then opening fails.
+    lanes : Lanes or sequence of Lanes, optional
+        Names that are no queues, but spread over lanes: a message that is published to one of them on the default
+        exchange goes to the lane of its tenant. A lane that does not exist is declared.
 
     Raises
     ------
@@ -44,6 +48,7 @@ class PublisherOptions:
         confirm_bytes: int = 32 << 20,
         confirm_timeout: float = 30.0,
         connect_timeout: float = 30.0,
+        lanes: Lanes | Sequence[Lanes] | None = None,
     ) -> None:
         self.urls = check_urls(url)
         if not isinstance(mandatory, bool):
@@ -53,6 +58,21 @@ class PublisherOptions:
         self.confirm_bytes = _whole("confirm_bytes", confirm_bytes)
         self.confirm_timeout = _seconds("confirm_timeout", confirm_timeout)
         self.connect_timeout = _seconds("connect_timeout", connect_timeout)
+        self.lanes = _lanes(lanes)
+
+
+def _lanes(lanes: object) -> tuple[Lanes, ...]:
+    several = () if lanes is None else [lanes] if isinstance(lanes, Lanes) else lanes
+    if isinstance(several, str | bytes | Mapping) or not isinstance(several, Iterable):
+        raise ConfigurationError(f"lanes must be a Lanes or several, got {lanes!r}")
+    found: dict[str, Lanes] = {}
+    for one in several:
+        if not isinstance(one, Lanes):
+            raise ConfigurationError(f"lanes must be a Lanes or several, got {one!r} among them")
+        if one.name in found:
+            raise ConfigurationError(f"lanes must have different names, got {one.name!r} twice")
+        found[one.name] = one
+    return tuple(found.values())
 
 
 def _whole(name: str, value: object) -> int:

@@ -15,6 +15,7 @@ from fairsched.cli.broker import Session
 from fairsched.cli.loading import load_app
 from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, settings_options
 from fairsched.config.lanes import queues_and_lanes
+from fairsched.config.queue_source import without_source
 from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
 from fairsched.config.values import masked
@@ -77,7 +78,8 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
         queues = app._selected(queues or None)
     if queues:
         ConsumerSettings(urls, queues, **options)
-    return _Wanted(urls, queues_and_lanes(queues)[0] if queues else {})
+    fixed, _ = without_source(queues or None)
+    return _Wanted(urls, queues_and_lanes(fixed)[0] if fixed else {})
 
 
 def _described(settings: Settings) -> str:

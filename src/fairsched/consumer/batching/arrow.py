@@ -24,6 +24,8 @@ FIXED = ("body", "queue", "exchange", "routing_key", "redelivered")
 PROPERTIES = tuple(name for name in PROPERTY_NAMES if name != "headers")
 #: Octets of one column of a record batch, whose offsets have 32 bits.
 _MOST = 2**31 - 1
+#: Names of queues that are kept, present and earlier ones.
+_MOST_QUEUES = 4096
 
 
 def _pyarrow() -> Any:
@@ -119,8 +121,12 @@ class ArrowColumns:
         typed = {name: special.get(name, pa.string()) for name in (*FIXED, *self._properties)}
         self.schema = pa.schema([*typed.items(), *((name, pa.string()) for name in self._headers)])
         self._import: Callable[[int, Any], Any] = pa.RecordBatch._import_from_c
-        self._columns = MessageColumns(
-            list(queues),
+        self._queues = list(queues)
+        self._columns = self._columns_of(self._queues)
+
+    def _columns_of(self, queues: list[str]) -> MessageColumns:
+        return MessageColumns(
+            queues,
             tuple(PROPERTY_NAMES.index(name) for name in self._properties),
             [name.encode() for name in self._headers],
             _read,
@@ -131,9 +137,20 @@ class ArrowColumns:
     def make(self, messages: list[Message]) -> pa.RecordBatch:
         """Return as many messages as fit in one record batch, from the first on."""
         # As a whole: an object of pyarrow for each buffer and column would cost as much as making them.
-        made = self._columns.make(messages, _MOST)
+        try:
+            made = self._columns.make(messages, _MOST)
+        except KeyError:
+            self._learn(messages)
+            made = self._columns.make(messages, _MOST)
         found: pa.RecordBatch = self._import(made.address, self.schema)
         return found
+
+    def _learn(self, messages: list[Message]) -> None:
+        """Take up queues that were added; forget the others when there are too many to keep."""
+        here = dict.fromkeys(message.queue for message in messages)
+        known = self._queues if len(self._queues) + len(here) <= _MOST_QUEUES else []
+        self._queues = list(dict.fromkeys([*known, *here]))
+        self._columns = self._columns_of(self._queues)
 
     def _texts(self, message: Message) -> list[str | None]:
         """Return the columns made from headers; None for a header that is missing or cannot be decoded."""

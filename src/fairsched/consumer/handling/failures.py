@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.handling.described import described, shown
-from fairsched.consumer.handling.retries import attempts_before
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.delivery._settling import ask_about, decide_about, settle_all_failed, settle_failed
 from fairsched.delivery.handlers import check_result
@@ -104,7 +103,7 @@ class FailurePolicy:
             what = f"{policy}, which acknowledges it: a stream keeps its messages"
         else:
             what = policy if isinstance(policy, str) else "on_error function"
-        due = self._tracebacks.due(message, error, retries is not None and attempts_before(message) > 0)
+        due = self._tracebacks.due(message, error, retries is not None and retries.failed_before(message))
         _log.error(
             "handler failed on message %d of queue %r (%s); settled by: %s",
             message.delivery_tag, message.queue, described(error), what, exc_info=shown(error) if due else None,

@@ -110,18 +110,18 @@ def first_declarations(rules: Mapping[str, Retry]) -> list[Declaration]:
     return found
 
 
-def attempts_before(message: Message) -> int:
+def attempts_before(message: Message, queue: str | None = None) -> int:
     """Return how often a message failed before, as its copy says.
 
-    A count of another queue is none of this one: a consumer of dead letters begins anew, and a header of this name
-    that a producer uses for something of its own counts nothing.
+    A count of another queue than `queue`, by default that of the message, is none of this one: a consumer of dead
+    letters begins anew, and a header of this name that a producer uses for something of its own counts nothing.
     """
     try:
         headers = message.headers
     except Exception:
         return 0  # headers that cannot be decoded say nothing
     found = headers.get(ATTEMPTS)
-    if not isinstance(found, int) or isinstance(found, bool) or headers.get(QUEUE) != message.queue:
+    if not isinstance(found, int) or isinstance(found, bool) or headers.get(QUEUE) != (queue or message.queue):
         return 0
     return min(max(0, found), _MOST_ATTEMPTS)
 
@@ -167,6 +167,9 @@ class Retries:
         Of the broker.
     give_back : callable
         Returns a message to its queue when no copy could be published.
+    home : callable
+        Returns the queue that a message of a queue comes back to after its delay: a lane of a tenant alone may be
+        deleted meanwhile, and what the broker dead-letters to a queue that is gone is lost.
 
     Notes
     -----
@@ -174,8 +177,15 @@ class Retries:
     waits: the caller goes on, and the message is unsettled until its copy is confirmed.
     """
 
-    def __init__(self, rules: Mapping[str, Retry], urls: Sequence[str], give_back: Callable[[Message], object]) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, Retry],
+        urls: Sequence[str],
+        give_back: Callable[[Message], object],
+        home: Callable[[str], str] = str,
+    ) -> None:
         self._rules = rules
+        self._home = home
         self._urls = urls
         self._give_back = give_back
         self._declarations: Declarations | None = None
@@ -195,7 +205,11 @@ class Retries:
 
     def covers(self, queue: str) -> bool:
         """Whether messages of a queue are retried."""
-        return queue in self._rules
+        return self._home(queue) in self._rules
+
+    def failed_before(self, message: Message) -> bool:
+        """Whether a message is a copy of one that failed."""
+        return attempts_before(message, self._home(message.queue)) > 0
 
     def take(self, rules: Mapping[str, Retry]) -> None:
         """Retry messages of other queues, too; forget what was declared for queues that are gone."""
@@ -216,20 +230,21 @@ class Retries:
 
         `final`: it is not handled again, whatever the failure was.
         """
-        retry = self._rules[message.queue]
-        attempt = attempts_before(message) + 1
+        home = self._home(message.queue)
+        retry = self._rules[home]
+        attempt = attempts_before(message, home) + 1
         final = final or not _can_come_again(message)
         if not final and attempt < retry.max_attempts and _wanted(retry, message, error):
             delay = retry.delay(attempt)
             what = f"retry in {delay:g} s, attempt {attempt} of {retry.max_attempts} failed"
-            self.send(message, delay_declaration(message.queue, delay), attempt, error, "retried")
+            self.send(message, delay_declaration(home, delay), attempt, error, "retried")
             return what
-        name = retry.dead_letters_of(message.queue)
+        name = retry.dead_letters_of(home)
         if name is None:
             if settle_failed(message, AckLedger.REJECT):
                 self._count("dead_lettered")
             return f"reject, after attempt {attempt}"
-        self.send(message, dead_letter_declaration(message.queue, name), attempt, error, "dead_lettered")
+        self.send(message, dead_letter_declaration(home, name), attempt, error, "dead_lettered")
         return f"dead letter in {name!r}, after attempt {attempt}"
 
     def stats(self) -> dict[str, int]:
@@ -259,7 +274,7 @@ class Retries:
         if message.settled or not message.alive:
             settle_failed(message, AckLedger.REQUEUE)  # it is counted, and the broker delivers it again
             return
-        copy = _Copy(message, declaration, copy_properties(message, attempt, error), what)
+        copy = _Copy(message, declaration, copy_properties(message, attempt, error, self._home(message.queue)), what)
         self._count("retrying")
         self._prepare(copy)
 
@@ -368,13 +383,14 @@ class Retries:
     def _send_bare(self, copy: _Copy) -> None:
         """Dead-letter a message at once whose headers have no room for a count: it would be retried for ever."""
         message = copy.message
-        name = self._rules[message.queue].dead_letters_of(message.queue)
+        home = self._home(message.queue)
+        name = self._rules[home].dead_letters_of(home)
         _log.warning(
             "the headers of message %d of queue %r fill a frame, so its attempts cannot be counted: it is %s",
             message.delivery_tag, message.queue, "refused" if name is None else f"a dead letter in {name!r} as it is",
         )  # fmt: skip
         if name is not None:
-            declaration = dead_letter_declaration(message.queue, name)
+            declaration = dead_letter_declaration(home, name)
             self._prepare(_Copy(message, declaration, bare_properties(message), "dead_lettered", bare=True))
         elif settle_failed(message, AckLedger.REJECT):
             self._count("dead_lettered")
@@ -436,17 +452,19 @@ def _wanted(retry: Retry, message: Message, error: Exception) -> bool:
         return False
 
 
-def copy_properties(message: Message, attempt: int, error: Exception) -> bytes:
+def copy_properties(message: Message, attempt: int, error: Exception, queue: str | None = None) -> bytes:
     """Return the properties of a copy, encoded: those of the message, byte by byte, with some headers more.
+
+    `queue` is the one that it comes back to, by default that of the message.
 
     Some properties a copy cannot have. An expiration would end the delay, and the broker removes it from what it
     dead-letters. A user id that is not ours closes the channel.
     """
-    header = _content_header(message)
+    header, queue = _content_header(message), queue or message.queue
     added: dict[str, Any] = {
         ATTEMPTS: attempt,
         EXCEPTION: described(error)[:_LONGEST_TEXT].encode("utf-8", "replace").decode(),
-        QUEUE: message.queue,
+        QUEUE: queue,
         EXCHANGE: message.exchange,
         ROUTING_KEY: message.routing_key,
     }
@@ -459,7 +477,7 @@ def copy_properties(message: Message, attempt: int, error: Exception) -> bytes:
                 added[kept] = value
         table = found.get("headers", _NO_HEADERS)
         headers, _ = read_table(table, 0)
-        if headers.get(QUEUE) == message.queue:  # it was a copy itself
+        if headers.get(QUEUE) == queue:  # it was a copy itself
             for name in (QUEUE, EXCHANGE, ROUTING_KEY):
                 added.pop(name)
         elif "x-death" in headers:

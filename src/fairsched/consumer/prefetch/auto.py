@@ -108,6 +108,11 @@ class AutoWindow:
         self._weights = dict(weights)
         self._windows = {name: self._windows.get(name) or _Window(starts[name]) for name in weights}
 
+    def forget(self, queue: str) -> None:
+        """Forget a queue that is removed."""
+        self._weights.pop(queue, None)
+        self._windows.pop(queue, None)
+
     def update(
         self, now: float, round_trip: float | None, service: float | None, limited: Collection[str]
     ) -> dict[str, int]:

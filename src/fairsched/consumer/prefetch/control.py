@@ -124,10 +124,15 @@ class WindowControl:
         else:
             found = self._measured() if settings.default_prefetch else settings.windows
         self._windows = {name: before.get(name, found[name]) for name in settings.windows}
-        for name in before.keys() - self._windows.keys():
-            self._sizes.pop(name, None)
-            self._usage.pop(name, None)
-            self._closed.discard(name)
+
+    def forget(self, queue: str) -> None:
+        """Forget a queue that is removed: one of this name that is added later has nothing of it."""
+        self._windows.pop(queue, None)
+        self._sizes.pop(queue, None)
+        self._usage.pop(queue, None)
+        self._closed.discard(queue)
+        if self._auto is not None:
+            self._auto.forget(queue)
 
     def pause(self, queues: frozenset[str]) -> None:
         """Have these queues, and no others, take in nothing, on later connections too."""

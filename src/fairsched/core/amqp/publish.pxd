@@ -7,7 +7,10 @@ window keep counting up, so that entries move only to close the gaps left by con
 Source: AMQP 0-9-1, sections 4.2.3 (frames), 4.2.6 (content), 1.8.3.10 (basic.publish); RabbitMQ, "Consumer
 Acknowledgements and Publisher Confirms" (basic.ack and basic.nack from the broker).
 Thread safety: none; the caller synchronizes. Complexity: O(1) per message, amortised; O(window) for `window_again`.
-Memory: 16 bytes per message in the window.
+Memory: 24 bytes per message in the window.
+
+A message may be held: it was returned because its queue did not exist, and is sent again when the queue does, before
+all messages that were not sent yet. While one is held nothing is sent, so that no message of its queue overtakes it.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -102,9 +105,15 @@ cdef inline bint confirm_find(
 
 # The window between the two -------------------------------------------------------------------------------------------
 
+cdef enum Holding:
+    NOT_HELD
+    HELD_UNCONFIRMED   # its confirm is still to come, and says nothing about its arrival
+    HELD
+
 cdef struct Pending:
     void* token      # NULL: settled
     int64_t size
+    Holding holding
 
 cdef struct Window:
     Pending* pending         # by position & (capacity - 1)
@@ -116,10 +125,11 @@ cdef struct Window:
     uint64_t outstanding
     int64_t size             # octets of all outstanding messages
     uint64_t singly          # number of next messages that are sent one at a time
+    uint64_t held            # number of messages that are held
 
 cdef inline void window_init(Window* w) noexcept nogil:
     w.pending = NULL
-    w.capacity = w.before = w.outstanding = w.singly = 0
+    w.capacity = w.before = w.outstanding = w.singly = w.held = 0
     w.size = 0
     w.base = w.sent = w.high = 1
 
@@ -146,7 +156,7 @@ cdef inline bint window_add(Window* w, void* token, int64_t size) noexcept nogil
     """Append a message; False when memory is exhausted."""
     if w.high - w.base == w.capacity and not window_grow(w):
         return False
-    window_at(w, w.high)[0] = Pending(token, size)
+    window_at(w, w.high)[0] = Pending(token, size, NOT_HELD)
     w.high += 1
     w.outstanding += 1
     w.size += size
@@ -163,6 +173,7 @@ cdef inline void* window_settle(Window* w, uint64_t position) noexcept nogil:
         w.outstanding -= 1
         w.size -= window_at(w, position).size
         w.singly -= w.singly > 0
+        w.held -= window_at(w, position).holding != NOT_HELD
     while w.base < w.high and window_at(w, w.base).token == NULL:
         w.base += 1
     w.sent = max(w.sent, w.base)
@@ -178,15 +189,42 @@ cdef inline uint64_t window_confirmed(const Window* w, const Confirm* c, uint64_
 
 cdef inline bint window_may_send(const Window* w) noexcept nogil:
     """Whether the next message may be sent."""
-    return w.sent < w.high and (w.singly == 0 or w.sent == w.base)
+    return w.sent < w.high and w.held == 0 and (w.singly == 0 or w.sent == w.base)
+
+cdef inline void window_hold(Window* w, uint64_t position) noexcept nogil:
+    """Hold a sent message that is not settled."""
+    if window_at(w, position).holding == NOT_HELD:
+        window_at(w, position).holding = HELD_UNCONFIRMED
+        w.held += 1
+
+cdef inline bint window_kept(Window* w, uint64_t position) noexcept nogil:
+    """Whether a message that is confirmed stays in the window, because it is held."""
+    if position < w.base or position >= w.high or window_at(w, position).token == NULL:
+        return False
+    if window_at(w, position).holding == NOT_HELD:
+        return False
+    window_at(w, position).holding = HELD
+    return True
+
+cdef inline bint window_is_under_way(const Window* w, uint64_t position) noexcept nogil:
+    """Whether the broker owes a confirm for a sent message."""
+    return window_at(w, position).token != NULL and window_at(w, position).holding != HELD
 
 cdef inline void window_again(Window* w) noexcept nogil:
     """Start over on another channel: all outstanding messages must be sent in order, without gaps."""
     cdef uint64_t position = w.high, to = w.high
+    w.held = 0
     while position > w.base:
         position -= 1
         if window_at(w, position).token != NULL:
             to -= 1
             window_at(w, to)[0] = window_at(w, position)[0]
+            window_at(w, to).holding = NOT_HELD
     w.base = w.sent = to
     w.before = to - 1
+
+cdef inline void window_resume(Window* w) noexcept nogil:
+    """Send held messages again on the same channel, first and in their order. No confirm may be owed."""
+    cdef uint64_t tags = w.sent - 1 - w.before
+    window_again(w)
+    w.before -= tags  # modulo 2**64, as positions are found from it

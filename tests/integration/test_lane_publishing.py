@@ -1,0 +1,399 @@
+"""Publishing to lanes: placed, declared when they are missing, announced, and nothing lost when they vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import itertools
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from decimal import Decimal
+from typing import Any
+
+import pika
+import pytest
+from support.rabbitmq import Node
+from support.waiting import eventually
+
+from fairsched import ConfigurationError, Consumer, Lanes, MessageReturned, Publisher, PublishFailed, aio
+from fairsched.lanes.announcement import ACTIVE, decode
+from fairsched.publisher import lane_upkeep
+from fairsched.publisher.lane_opener import LaneOpener
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_lanes() -> Callable[..., Lanes]:
+    """Makes lanes that no other test uses."""
+
+    def make(**options: Any) -> Lanes:
+        return Lanes(f"lanes-{next(_numbers)}", **{"key": "header:tenant", "buckets": 4, **options})
+
+    return make
+
+
+def take(node: Node, queue: str) -> list[bytes]:
+    """Take messages of a queue in their order; none if it does not exist."""
+    found: list[bytes] = []
+    with node.connect() as channel:
+        while not (not found and is_missing(channel, queue)):
+            method, _properties, body = channel.basic_get(queue, auto_ack=True)
+            if method is None:
+                break
+            found.append(body)
+    return found
+
+
+def announced(node: Node, lanes: Lanes) -> list[tuple[str, Any]]:
+    """Take what the registry has."""
+    return [tuple(decode(body, lanes)) for body in take(node, lanes.registry)]
+
+
+def is_missing(channel: Any, queue: str) -> bool:
+    try:
+        channel.queue_declare(queue, passive=True)
+    except pika.exceptions.ChannelClosedByBroker:
+        return True
+    return False
+
+
+def exists(node: Node, queue: str) -> bool:
+    with node.connect() as channel:
+        return not is_missing(channel, queue)
+
+
+def flood(publisher: Publisher, lanes: Lanes, tenant: Any, numbers: range) -> None:
+    for number in numbers:
+        publisher.publish(b"%d" % number, lanes.name, headers={"tenant": tenant})
+
+
+def is_open(publisher: Publisher, lanes: Lanes, *tenants: Any) -> bool:
+    active = dict(publisher._client.spreads[lanes.name].placement.active(time.monotonic(), 60.0))
+    return set(tenants) <= set(active)
+
+
+def test_messages_go_to_buckets_which_are_declared(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    lanes = new_lanes()
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        for number in range(60):
+            publisher.publish(b"%d" % number, lanes.name, headers={"tenant": f"t{number % 6}"})
+        publisher.publish(b"none", lanes.name)
+        publisher.flush()
+        assert publisher.stats()["failed"] == 0
+    expected: dict[str, list[bytes]] = {name: [] for name in lanes.bucket_names}
+    for number in range(60):
+        expected[lanes.bucket_of(f"t{number % 6}")].append(b"%d" % number)
+    expected[lanes.bucket_of("")].append(b"none")
+    assert {name: take(broker, name) for name in lanes.bucket_names} == expected
+    assert not exists(broker, lanes.registry)  # nothing was announced
+
+
+def test_other_messages_are_published_as_without_lanes(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    lanes = new_lanes()
+    with Publisher(broker.url, lanes=[lanes, new_lanes()]) as publisher:
+        direct = publisher.publish(b"x", lanes.bucket_of("a"), headers={"tenant": "a"})
+        assert isinstance(direct.exception(30), MessageReturned)
+        publisher.publish(b"x", "nowhere", mandatory=False).result(30)
+        elsewhere = publisher.publish(b"x", lanes.name, exchange="amq.direct", headers={"tenant": "a"})
+        assert isinstance(elsewhere.exception(30), MessageReturned)
+        # Returned together with those of the lane that has the same name:
+        ones = [publisher.publish(b"x", lanes.name, mandatory=False, headers={"tenant": "a"}) for _ in range(20)]
+        direct = publisher.publish(b"y", lanes.bucket_of("a"))
+        for one in ones:
+            one.result(30)
+        assert isinstance(direct.exception(30), MessageReturned | None)
+        arrived = take(broker, lanes.bucket_of("a"))
+        assert Counter(arrived)[b"x"] == 20
+        assert (b"y" in arrived) == (direct.exception(0) is None)
+
+
+def test_a_hot_tenant_gets_a_lane_that_is_announced(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    lanes = new_lanes()
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        flood(publisher, lanes, "acme", range(100))
+        publisher.flush()
+        eventually(lambda: is_open(publisher, lanes, "acme"))
+        flood(publisher, lanes, "acme", range(100, 200))
+        flood(publisher, lanes, "quiet", range(200, 203))
+    assert take(broker, lanes.own_lane_of("acme"))[-100:] == [b"%d" % number for number in range(100, 200)]
+    assert announced(broker, lanes) == [(lanes.own_lane_of("acme"), "acme")]
+    assert take(broker, lanes.bucket_of("quiet"))[-3:] == [b"200", b"201", b"202"]
+
+
+def test_a_lane_in_use_is_announced_again_and_again(
+    broker: Node, new_lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_upkeep, "_PERIOD", 0.0)  # with each look, once a second
+    lanes = new_lanes()
+    with Publisher(broker.url, lanes=lanes) as publisher, broker.connect() as channel:
+        flood(publisher, lanes, 7, range(40))
+        eventually(lambda: is_open(publisher, lanes, 7))
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        channel.queue_bind(queue, lanes.registry, ACTIVE)
+        found: list[bytes] = []
+
+        def heard() -> bool:
+            flood(publisher, lanes, 7, range(1))
+            _method, _properties, body = channel.basic_get(queue, auto_ack=True)
+            found.extend([body] if body is not None else [])
+            return len(found) > 1
+
+        eventually(heard)
+        assert {tuple(decode(body, lanes)) for body in found} == {(lanes.own_lane_of(7), 7)}
+        # Without the registry, messages go on all the same.
+        channel.exchange_delete(lanes.registry)
+        flood(publisher, lanes, 7, range(1000))
+        publisher.flush()
+        assert publisher.stats()["failed"] == 0
+
+
+def test_order_within_a_tenant_is_kept_while_lanes_are_declared(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    lanes = new_lanes(ordered=True)
+    tenants = [f"t{number}" for number in range(8)]
+    with Publisher(broker.url, lanes=lanes, confirm_window=300) as publisher:
+        for number in range(8000):
+            publisher.publish(b"%d" % number, lanes.name, headers={"tenant": tenants[number % 8]})
+    found = {name: take(broker, name) for name in lanes.bucket_names}
+    assert sum(map(len, found.values())) == 8000
+    for bodies in found.values():
+        assert bodies == sorted(bodies, key=int)
+    with broker.connect() as channel:  # as the consumers declare it
+        queue = lanes.queue(lanes.bucket_of("t0"))
+        channel.queue_declare(queue.name, durable=True, arguments=dict(queue.all_arguments))
+
+
+@pytest.mark.parametrize("publishers", [1, 2])
+def test_nothing_is_lost_when_lanes_are_deleted_again_and_again(
+    broker: Node, new_lanes: Callable[..., Lanes], publishers: int
+) -> None:
+    # Not at the very moment at which a message arrives: RabbitMQ confirms it, and deletes it with the queue.
+    lanes = new_lanes(buckets=2)
+    names = [*lanes.bucket_names, *(lanes.own_lane_of(f"t{number}") for number in range(4))]
+    chance = random.Random(publishers)
+    received: Counter[bytes] = Counter()
+    numbers = itertools.count()
+    with broker.connect() as channel, ExitStack() as stack:
+        many = [stack.enter_context(Publisher(broker.url, lanes=lanes, confirm_window=100)) for _ in range(publishers)]
+        for _ in range(60):
+            for _ in range(chance.choice([1, 50, 200])):
+                body = {"headers": {"tenant": f"t{chance.choice([0, 0, 0, 1, 2, 3])}"}, "body": b"%d" % next(numbers)}
+                chance.choice(many).publish(routing_key=lanes.name, **body)
+            for publisher in many:
+                publisher.flush()
+            for name in chance.sample(names, 3):
+                received.update(take(broker, name))
+                channel.queue_delete(name, if_unused=True, if_empty=True)
+        assert sum(publisher.stats()["republished"] for publisher in many) > 50
+    for name in names:
+        received.update(take(broker, name))
+    assert set(received) == {b"%d" % number for number in range(next(numbers))}
+
+
+def test_two_publishers_declare_the_same_lanes_at_once(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    lanes = new_lanes()
+    begin = threading.Barrier(4)
+
+    def publish(which: int) -> None:
+        with Publisher(broker.url, lanes=lanes) as publisher:
+            begin.wait()
+            flood(publisher, lanes, "acme", range(1000 * which, 1000 * which + 1000))
+
+    threads = [threading.Thread(target=publish, args=(which,)) for which in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = [*take(broker, lanes.bucket_of("acme")), *take(broker, lanes.own_lane_of("acme"))]
+    assert {*map(int, found)} == {*range(4000)}
+    assert {*announced(broker, lanes)} == {(lanes.own_lane_of("acme"), "acme")}
+
+
+def test_a_lane_with_other_arguments_fails_its_messages_and_says_what_to_do(
+    broker: Node, new_lanes: Callable[..., Lanes], caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = new_lanes(arguments={"x-max-length": 10_000})
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        # An own lane that cannot be had is no reason for a failure: its messages stay in the bucket.
+        broker.declare(lanes.own_lane_of("acme"))
+        flood(publisher, lanes, "acme", range(100))
+        eventually(lambda: "arguments" in caplog.text)
+        flood(publisher, lanes, "acme", range(100, 200))
+        publisher.flush()
+        assert take(broker, lanes.bucket_of("acme")) == [b"%d" % number for number in range(200)]
+        [line] = [record.getMessage() for record in caplog.records if record.name == "fairsched.publisher.lane_upkeep"]
+        assert f"lane {lanes.own_lane_of('acme')!r} cannot be opened" in line
+        assert "{'x-max-length': 10000}" in line
+        assert "give all programs the same arguments=" in line
+        assert line.endswith("Until then its messages go to the bucket of their tenant")
+    lanes = new_lanes(arguments={"x-max-length": -1})
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        broker.declare(lanes.bucket_of("good"))
+        bad = next(name for name in "abcdefgh" if lanes.bucket_of(name) != lanes.bucket_of("good"))
+        ones = [publisher.publish(b"x", lanes.name, headers={"tenant": bad}) for _ in range(10)]
+        publisher.publish(b"x", lanes.name, headers={"tenant": "good"}).result(30)
+        for one in ones:
+            with pytest.raises(
+                PublishFailed, match=r"refused queue 'lanes-.*', durable, with arguments \{'x-max-length': -1\}"
+            ):
+                one.result(30)
+    with pytest.raises(ConfigurationError, match="lanes must be a Lanes or several, got 'orders'"):
+        Publisher(broker.url, lanes="orders")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="different names, got 'a' twice"):
+        Publisher(broker.url, lanes=[Lanes("a", key="header:a"), Lanes("a", key="header:b")])
+
+
+@pytest.mark.rabbitmq("users with permissions")
+def test_without_permission_a_lane_fails_its_messages_and_no_others(
+    broker: Node, new_lanes: Callable[..., Lanes]
+) -> None:
+    lanes = new_lanes()
+    url = broker.add_user("poor", "poor")
+    broker.control("set_permissions", "poor", "nothing", ".*", ".*")
+    broker.declare(lanes.bucket_of("a"))
+    other = next(name for name in "bcdefgh" if lanes.bucket_of(name) != lanes.bucket_of("a"))
+    with Publisher(url, lanes=lanes) as publisher:
+        good = [publisher.publish(b"x", lanes.name, headers={"tenant": "a"}) for _ in range(10)]
+        bad = [publisher.publish(b"x", lanes.name, headers={"tenant": other}) for _ in range(10)]
+        good += [publisher.publish(b"x", lanes.name, headers={"tenant": "a"}) for _ in range(10)]
+        for one in good:
+            one.result(30)
+        for one in bad:
+            with pytest.raises(PublishFailed, match=r"the broker refused queue .*: .*; grant this user the perm"):
+                one.result(30)
+
+
+TENANTS = [
+    "", "x" * 300, "ä b/c", "\0", b"\xff\xfe", b"text", 0, -(2**40), True, False, 1.5, 2.0,
+    Decimal("1.50"), dt.datetime(2026, 1, 2, tzinfo=dt.UTC), ["ä", 1], {"a": [None]}, None,
+]  # fmt: skip
+
+
+def test_tenants_of_all_kinds_have_the_lane_that_a_consumer_would_name(
+    broker: Node, new_lanes: Callable[..., Lanes]
+) -> None:
+    lanes = new_lanes()
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        for number, tenant in enumerate(TENANTS):
+            publisher.publish(b"%d" % number, lanes.name, headers={"tenant": tenant})
+    expected = len(TENANTS)
+    seen = 0
+    with Consumer(broker.url, [lanes.queue(name) for name in lanes.bucket_names], key=lanes.key) as consumer:
+        for message in consumer:
+            assert message.queue == lanes.bucket_of(message.slot), message.slot
+            message.ack()
+            seen += 1
+            if seen == expected:
+                consumer.stop()
+
+
+@pytest.mark.parametrize(
+    "key", ["property:message_id", "property:priority", "property:timestamp", "property:expiration"]
+)
+def test_a_property_may_be_the_key(broker: Node, new_lanes: Callable[..., Lanes], key: str) -> None:
+    lanes = new_lanes(key=key)
+    values = {"message_id": "m", "priority": 7, "timestamp": 1_700_000_000, "expiration": 600}
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        publisher.publish(b"0", lanes.name, **values)
+        publisher.publish(b"1", lanes.name, properties=pika.BasicProperties(**{**values, "expiration": "600000"}))
+        publisher.publish(b"2", lanes.name)
+    with Consumer(broker.url, [lanes.queue(name) for name in lanes.bucket_names], key=lanes.key) as consumer:
+        slots = []
+        for message in consumer:
+            assert message.queue == lanes.bucket_of(message.slot)
+            slots.append(message.slot)
+            message.ack()
+            if len(slots) == 3:
+                consumer.stop()
+    assert slots.count("") == 1
+
+
+def test_a_million_messages_of_as_many_tenants_take_no_memory(new_lanes: Callable[..., Lanes], broker: Node) -> None:
+    lanes = new_lanes(key="property:message_id")
+    broker.declare(*lanes.bucket_names, arguments={"x-max-length": 1})
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        for number in range(100_000):
+            publisher.publish(b"", lanes.name, message_id=f"t{number}", delivery_mode=1)
+        publisher.flush()
+        assert publisher._client.spreads[lanes.name].placement.known_tenants <= 2048 + 64
+        assert publisher.stats()["failed"] == 0
+
+
+def test_nothing_is_lost_when_the_broker_is_killed(mortal: Node) -> None:
+    lanes = Lanes("lanes", key="header:tenant", buckets=2)
+    numbers = itertools.count()
+    with Publisher(mortal.url, lanes=lanes) as publisher:
+        for _ in range(3):
+            flood(publisher, lanes, "acme", range(begin := next(numbers) * 1000, begin + 1000))
+            mortal.restart()
+            eventually(lambda: publisher.publish(b"-1", lanes.name).done() or publisher.stats()["unconfirmed"] < 2000)
+        publisher.flush(60)
+        eventually(
+            lambda: publisher.flush() or is_open(publisher, lanes, "acme") or flood(publisher, lanes, "acme", range(1))
+        )
+    queues = [*lanes.bucket_names, lanes.own_lane_of("acme")]
+    found = {int(body) for queue in queues for body in take(mortal, queue)}
+    assert found >= {*range(3000)}
+    assert {*announced(mortal, lanes)} == {(lanes.own_lane_of("acme"), "acme")}
+
+
+KILLED = """
+import os, signal, sys
+from fairsched import Lanes, Publisher
+from fairsched.publisher.lane_opener import LaneOpener
+
+def announce(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+LaneOpener._announce_new = announce
+with Publisher(sys.argv[1], lanes=Lanes(sys.argv[2], key="header:tenant")) as publisher:
+    number = 0
+    while True:
+        publisher.publish(b"%d" % number, sys.argv[2], headers={"tenant": "acme"}).result()
+        print(number, flush=True)
+        number += 1
+"""
+
+
+def test_a_publisher_killed_between_declaration_and_announcement_leaves_no_message_in_the_lane(
+    broker: Node, new_lanes: Callable[..., Lanes]
+) -> None:
+    assert hasattr(LaneOpener, "_announce_new")
+    lanes = new_lanes(buckets=16)
+    command = [sys.executable, "-c", KILLED, broker.url, lanes.name]
+    process = subprocess.run(command, stdout=subprocess.PIPE, timeout=50, check=False)
+    assert process.returncode == -signal.SIGKILL
+    confirmed = {int(line) for line in process.stdout.split()}
+    assert len(confirmed) >= 31
+    assert confirmed <= {*map(int, take(broker, lanes.bucket_of("acme")))}
+    assert exists(broker, lanes.own_lane_of("acme"))
+    assert take(broker, lanes.own_lane_of("acme")) == []
+    assert announced(broker, lanes) == []
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        flood(publisher, lanes, "acme", range(40))
+        eventually(lambda: is_open(publisher, lanes, "acme"))
+    assert announced(broker, lanes) == [(lanes.own_lane_of("acme"), "acme")]
+
+
+def test_the_asyncio_publisher_has_lanes_too(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    lanes = new_lanes()
+
+    async def publish() -> None:
+        async with aio.Publisher(broker.url, lanes=lanes, confirm_window=50) as publisher:
+            ones = [
+                await publisher.publish(b"%d" % number, lanes.name, headers={"tenant": "acme"})
+                for number in range(1000)
+            ]
+            await asyncio.gather(*ones)
+
+    asyncio.run(publish())
+    found = [*take(broker, lanes.bucket_of("acme")), *take(broker, lanes.own_lane_of("acme"))]
+    assert sorted(map(int, found)) == [*range(1000)]
+    assert announced(broker, lanes) == [(lanes.own_lane_of("acme"), "acme")]
