@@ -641,3 +641,14 @@ def test_asyncio_arrow_batches(broker: Node, new_queue: Declare) -> None:
         return bodies
 
     assert asyncio.run(main()) == numbered(20)
+
+
+def test_arrow_batches_of_a_queue_that_was_added(broker: Node, new_queue: Declare) -> None:
+    first, second = new_queue("arrow"), new_queue("arrow")
+    broker.publish(second, [b"x", b"y"])
+    with Consumer(broker.url, [first]) as consumer:
+        batches = consumer.arrow_batches(2, 10)
+        consumer.add_queue(second)
+        batch = next(batches)
+        assert batch.record_batch.column("queue").to_pylist() == [second, second]
+        batch.ack()

@@ -609,3 +609,29 @@ class TestApp:
         app.stop()
         running.join(30)
         assert outcome == [None]
+
+
+def test_bytes_are_bounded_for_queues_of_a_source(broker: Node, new_queue: Declare) -> None:
+    first = new_queue()
+    broker.publish(first, [bytes(1000)] * 100)
+    with Consumer(broker.url, QueueSource(lambda: [first], every=0.05), max_buffer_bytes=20_000) as consumer:
+        eventually(lambda: consumer.state.buffered > 10, what="the window opens once the size is known")
+        assert consumer.state.buffered <= 20
+
+
+def test_a_key_function_cannot_wait_for_a_queue(broker: Node, new_queue: Declare) -> None:
+    first, second = new_queue(), new_queue()
+    errors: list[BaseException] = []
+
+    def key(message: Any) -> str:
+        try:
+            consumer.add_queue(second)
+        except RuntimeError as error:
+            errors.append(error)
+        return "x"
+
+    broker.publish(first, [b"x"])
+    consumer = Consumer(broker.url, [first], key=key)
+    with consumer:
+        consumer.get(timeout=30)
+    assert "runs in the I/O thread" in str(errors[0])

@@ -146,3 +146,19 @@ def test_what_was_acked_right_before_the_end_does_not_come_again(
             while (one := channel.basic_get(queue, auto_ack=True))[0] is not None:
                 left.add(one[2])
         assert left == {*numbered(MESSAGES)} - acked
+
+
+def test_a_removed_quorum_queue_keeps_no_message_that_was_acknowledged(
+    broker: Node, new_queue: Callable[..., str]
+) -> None:
+    other, queue = new_queue(), new_queue(arguments={"x-queue-type": "quorum"})
+    broker.publish(queue, numbered(500), commit=True)
+    with Consumer(broker.url, [other, queue], prefetch=600) as consumer:
+        for _ in range(200):
+            consumer.get(timeout=30).ack()
+        consumer.remove_queue(queue)
+        eventually(lambda: broker.count(queue) == 300)
+        consumer.add_queue(queue)
+        for _ in range(300):
+            consumer.get(timeout=30).ack()
+    eventually(lambda: broker.left(queue) == 0)

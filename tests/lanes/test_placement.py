@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -217,3 +218,36 @@ def test_every_tenant_has_the_lanes_that_lanes_names(tenant: Any) -> None:
 def test_buckets_are_those_of_lanes(tenant: object, buckets: int) -> None:
     lanes = Lanes("n", key="header:tenant", buckets=buckets)
     assert Placement(lanes).place(tenant, 0.0) == lanes.bucket_of(tenant)
+
+
+def test_many_threads_may_place_messages() -> None:
+    placement = Placement(LANES)
+    begin = threading.Barrier(5)
+    problems: list[str] = []
+
+    def place(which: int) -> None:
+        begin.wait()
+        for number in range(20_000):
+            tenant = f"tenant {which if number % 2 else number}"
+            if placement.place(tenant, number / 1000) not in {LANES.bucket_of(tenant), LANES.own_lane_of(tenant)}:
+                problems.append(tenant)
+
+    def serve() -> None:
+        begin.wait()
+        while any(thread.is_alive() for thread in threads[:4]):
+            for _tenant, lane in placement.take_fresh():
+                placement.opened(lane)
+                placement.closed(lane)
+                placement.opened(lane)
+            placement.active(20.0)
+
+    threads = [threading.Thread(target=place, args=(which,)) for which in range(4)]
+    threads.append(threading.Thread(target=serve))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert placement.known_tenants <= 2048 + 64
+    placement.place_many(["the last"] * 2048, 20.0)  # each count was exact: those that are gone are forgotten
+    assert placement.known_tenants <= 1 + 64

@@ -1227,7 +1227,6 @@ cdef class PublishWindow:
         bool
             False: the broker still owes confirms, so this has to be called again after them; or nothing is held.
         """
-        cdef bint resumed = False
         cdef uint64_t position
         with cython.critical_section(self):
             if self.window.held == 0:

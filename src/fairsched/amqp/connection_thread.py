@@ -49,8 +49,9 @@ class ConnectionThread(ABC):
 
     Notes
     -----
-    `start`, `close`, `ended`, `last_error`, `is_connected` and `since` are safe from any thread; everything else
-    belongs to the thread itself. Methods that begin with `_on_` are called with what happens to the connection.
+    `start`, `close`, `ended`, `is_current`, `last_error`, `is_connected` and `since` are safe from any thread;
+    everything else belongs to the thread itself. Methods that begin with `_on_` are called with what happens to the
+    connection.
 
     However the thread ends, by an error too, it closes its socket, so that the broker has back what is unsettled. The
     owner refers to its user weakly (`ConnectionEvents.orphan`): a client that was dropped ends, and so does one whose
@@ -111,6 +112,10 @@ class ConnectionThread(ABC):
     def ended(self) -> bool:
         """Whether the thread is done."""
         return self._ended.is_set()
+
+    def is_current(self) -> bool:
+        """Return whether the caller runs in this thread."""
+        return self._thread is threading.current_thread()
 
     def after(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function in this thread, after so many seconds."""

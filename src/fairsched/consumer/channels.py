@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.errors import describe, is_missing
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fairsched.consumer.declarations import Declarations
     from fairsched.consumer.prefetch.control import WindowControl
     from fairsched.consumer.prefetch.measure import Measurements
-    from fairsched.consumer.queue_changes import QueueChanges
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.startup import Startup
     from fairsched.consumer.whole import WholeLeaving
@@ -43,6 +42,25 @@ class Unsettled(NamedTuple):
     window: int
     messages: int
     size: int
+
+
+class Changes(Protocol):
+    """The queues that are being added and removed, as channels need them; `QueueChanges` documents the methods."""
+
+    def is_changing(self, queue: str) -> bool:
+        """Return whether a queue is being added or removed."""
+
+    def is_leaving(self, queue: str) -> bool:
+        """Return whether a queue is being removed."""
+
+    def confirmed(self, name: str) -> None:
+        """Note that a queue is consumed."""
+
+    def refused(self, name: str, error: BaseException) -> bool:
+        """Note that a queue cannot be consumed."""
+
+    def left(self, name: str) -> bool:
+        """Note that the channel of a queue is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +81,7 @@ class Parts:
         ``lost(channel)``: after `cancel_all`, the broker closed a channel.
     whole : WholeLeaving
         Leaves queues that have a single active consumer.
-    changes : QueueChanges
+    changes : Changes
         Knows which queues are being added and removed, and learns what happens to their channels.
     """
 
@@ -79,7 +97,7 @@ class Parts:
     cancelled: Callable[[], None]
     lost: Callable[[ConsumerChannel], None]
     whole: WholeLeaving
-    changes: QueueChanges
+    changes: Changes
 
 
 class ConsumerChannels:

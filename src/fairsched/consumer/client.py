@@ -267,7 +267,8 @@ class Client(MessageSource, ConsumerEvents):
 
     def _queue_names(self) -> str:
         names = list(self.settings.windows)
-        return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        listed = ", ".join(map(repr, names[:3])) or "no queue"
+        return listed + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
     # Child processes ---------------------------------------------------------------------------------------------
 
@@ -506,11 +507,18 @@ class Client(MessageSource, ConsumerEvents):
 
     def add_queue(self, queue: Queue) -> None:
         """Consume another queue; return when it is consumed, or raise why it cannot be."""
+        self._check_thread()
         self.add_queues({queue.name: queue})[queue.name].result()
 
     def remove_queue(self, name: str) -> None:
         """Stop consuming a queue; return when nothing of it is here any more."""
+        self._check_thread()
         self.begin_removal(name).result()
+
+    def _check_thread(self) -> None:
+        """Raise RuntimeError in the I/O thread, which would wait for itself."""
+        if self._started and self.io_thread.is_current():
+            raise RuntimeError("a key or cost function runs in the I/O thread, which cannot wait for a queue")
 
     def add_queues(self, queues: Mapping[str, Queue]) -> dict[str, Future[None]]:
         """Begin to consume more queues, all or, on an error in their options, none.

@@ -137,7 +137,9 @@ class ConsumerSettings:
         self.cost = cost_model(options.cost, by_subkey=options.subkey is not None)
         self.tenants, self.others = as_tenants(options.tenants)
         fixed, self.source = without_source(options.queues)
-        self.queues, self.lanes = ({}, ()) if fixed is None else queues_and_lanes(fixed, self.others.weight or 1)
+        # None without a source is no queue at all, which is an error.
+        is_fixed = fixed is not None or self.source is None
+        self.queues, self.lanes = queues_and_lanes(fixed, self.others.weight or 1) if is_fixed else ({}, ())
         key = _key(options.key, self.lanes)
         self.key = None if key in (None, "queue") else key_function(key)
         self.subkey = None if options.subkey is None else key_function(options.subkey, "subkey")
@@ -165,9 +167,9 @@ class ConsumerSettings:
         self.middleware = _middleware(options.middleware)
         self.target_delay = _target_delay(options.target_delay, options.prefetch == AUTO)
         self._find_units()
-        if fixed is None:  # for its checks
+        if not self.queues:  # for its checks
             _windows(options.prefetch, {}, {"": 1}, {"": 1.0}, self.workers)
-        self.windows = {} if fixed is None else self._windows(options.prefetch)
+        self.windows = self._windows(options.prefetch) if self.queues else {}
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)

@@ -4,7 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from libc.math cimport INFINITY
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport uint8_t
 
 from fairsched.core.hashing.jump cimport jump_bucket
 from fairsched.core.hashing.xxh64 cimport xxh64
@@ -84,8 +84,10 @@ cdef class Placement:
 
     A hot tenant's messages go to its own lane as soon as `opened` says that the lane exists; until then to its bucket.
 
-    Tenants with the same lane of their own are one tenant, such as ``"a"`` and ``b"a"``. Every method is atomic and safe from any thread. Complexity:
-    O(length of the tenant's name) per message. Memory: 2048 tenants and 64 at most, however many there are.
+    Tenants with the same lane of their own are one tenant, such as ``"a"`` and ``b"a"``.
+
+    Every method is atomic and safe from any thread. Complexity: O(length of the tenant's name) per message. Memory:
+    2048 tenants and 64 at most, however many there are.
     """
 
     cdef readonly object lanes
@@ -212,7 +214,8 @@ cdef class Placement:
         Returns
         -------
         list of (object, str)
-            The tenant, as `place` got it or as text, and its own lane, which has to be declared and announced before `opened` is called.
+            The tenant, as `place` got it or as text, and its own lane, which has to be declared and announced before
+            `opened` is called.
         """
         cdef list fresh = [], found
         with cython.critical_section(self):

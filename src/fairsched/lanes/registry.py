@@ -291,11 +291,11 @@ class LaneRegistry:
 
     def _added(self, lane: str, future: Future[None]) -> None:
         error = future.exception()
-        if error is not None and not isinstance(error, QueueNotFound | ShutDown):
+        if error is not None and not isinstance(error, QueueNotFound):
             self._refused(lane, error)
 
     def _refused(self, lane: str, error: BaseException) -> None:
-        if not self._side.over() and self._log.due("refused"):
+        if not isinstance(error, ShutDown) and not self._side.over() and self._log.due("refused"):
             _log.warning("lane %r cannot be consumed, and is tried again: %s", lane, error)
 
     def _leave(self, lane: str) -> None:
@@ -404,7 +404,8 @@ class LaneRegistry:
         """Consume the lanes of the registry, and enter those that it lacks: its queue may have been deleted."""
         for announced in kept.values():
             if not one.own.is_consumed(announced.lane):
-                self._do(session, one, one.own.heard(NEW, *announced, time.monotonic()))
+                there = Action(Do.LOOK, *announced)  # as it was just seen to be
+                self._do(session, one, one.own.answered(there, True, time.monotonic()))
         for lane, tenant in one.own.consumed.items():
             if lane not in kept:
                 self._say(one, NEW, Announcement(lane, tenant))

@@ -223,7 +223,7 @@ class WindowControl:
 
     def start(self) -> None:
         """Begin to look, if there is anything to regulate."""
-        if self._auto is not None or self._budgets:
+        if self._auto is not None or self._settings.options.max_buffer_bytes is not None:
             self._look()
 
     def _look(self) -> None:
