@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from support.rabbitmq import Broker, numbered
-from support.waiting import eventually
+from support.waiting import eventually, reach_in_loop
 
-from fairsched import Consumer, Queue
+from fairsched import Consumer, Queue, aio
 
 COUNT = 60
 _numbers = itertools.count()
@@ -146,3 +148,58 @@ def test_an_iteration_leaves_it_whole_too(broker: Broker, lane: Queue) -> None:
                 one.ack()
             eventually(lambda: len(second.ended) == COUNT - len(handed_out))
             assert second.begun == [*range(len(handed_out), COUNT)]
+
+
+def test_a_coroutine_has_its_message_until_it_is_done(broker: Broker, lane: Queue) -> None:
+    begun: list[int] = []
+
+    async def main() -> None:
+        go_on = asyncio.Event()
+
+        async def handle(message: object) -> None:
+            begun.append(int(message.body))
+            if begun[-1] == 5:
+                await go_on.wait()
+
+        async with aio.Consumer(broker.url, [lane]) as first:
+            running = asyncio.ensure_future(first.run(handle))
+            await reach_in_loop(lambda: begun == [*range(6)])
+            with Worker(broker.url, lane, set()) as second:
+                first.stop()
+                await reach_in_loop(lambda: first.stats()["buffered"] == 0)
+                assert second.begun == []
+                go_on.set()
+                await running
+                await reach_in_loop(lambda: len(second.ended) == COUNT - 6)
+                assert second.begun == [*range(6, COUNT)]
+
+    asyncio.run(main())
+    assert begun == [*range(6)]
+
+
+def test_a_window_grows_when_the_queue_is_left_and_consumed_again(broker: Broker, lane: Queue) -> None:
+    other = replace(lane, name=f"{lane.name}-other", weight=4, prefetch=None)
+    lane = replace(lane, weight=1, prefetch=None)
+    handled: list[int] = []
+    go_on = threading.Event()
+
+    def handle(message: object) -> None:
+        go_on.wait(30)
+        handled.append(int(message.body))
+
+    consumer = Consumer(broker.url, [lane, other], prefetch=50)
+    thread = threading.Thread(target=consumer.run, args=(handle,))
+    thread.start()
+    try:
+        eventually(lambda: (consumer.stats()["received"], consumer.stats()["buffered"]) == (10, 9))
+        consumer.set_weight(lane.name, 16)  # 40 of 50: its 10 unsettled messages go back, except the one in hand
+        eventually(lambda: consumer.stats()["buffered"] == 0)
+        assert handled == []
+        go_on.set()
+        eventually(lambda: len(handled) == COUNT)
+        assert consumer._client.windows()[lane.name] == 40
+    finally:
+        consumer.stop()
+        thread.join(30)
+        broker.delete(other.name)
+    assert handled == [*range(COUNT)]
