@@ -428,7 +428,6 @@ cdef class ChannelDeliveries:
             &settlements.policy.state, count, ledger.ledger.acked_size + ledger.ledger.refused_size, self.window
         ))
 
-
     cdef bint leave_one(self, uint64_t tag) except -1:
         """Leave a message to the broker; return whether it was unsettled."""
         cdef AckLedger ledger = self.ledger
