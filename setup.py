@@ -35,8 +35,7 @@ DIRECTIVES = {
     "embedsignature": False,
     "freethreading_compatible": True,
     "linetrace": TRACE,
-    # Sources are copied into generated code, of which they are two fifths, only for who reads it there: the coverage
-    # plugin, and tools/check_generated.py.
+    # Sources are copied into generated code, of which they are two fifths, only for the coverage plugin.
     "emit_code_comments": TRACE,
 }
 

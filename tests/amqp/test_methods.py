@@ -83,10 +83,6 @@ def test_every_method_of_a_client_is_read(kind: type[base.Frame]) -> None:
         check_read(filled(kind, EXAMPLES | {"bit": bit}))
 
 
-def test_access_request() -> None:
-    assert probe.read(bytes((0, 30, 0, 10, 2)) + b"/a" + bytes((0b10110,))) == [b"/a", 0, 1, 1, 0, 1]
-
-
 @given(methods(CLIENTS), st.data())
 def test_a_method_cut_short_or_longer_is_refused(method: base.Frame, data: st.DataObject) -> None:
     whole = payload(method)

@@ -103,6 +103,10 @@ class Publishing(threading.Thread):
         self.confirmed: list[int] = []
         self.sent: list[int] = []
 
+    def await_confirms(self, count: int) -> None:
+        """Return when so many messages are confirmed."""
+        eventually(lambda: len(self.confirmed) >= count or not self.is_alive(), what=f"{count} confirms")
+
     def run(self) -> None:
         tags: dict[int, int] = {}
         confirmed = 0
@@ -181,7 +185,7 @@ def test_kills(tmp_path: Path, outcomes: Outcomes) -> None:
         consuming = [Consuming(broker.url, "a", False), Consuming(broker.url, "r", True)]
         for thread in (publishing, *consuming):
             thread.start()
-        time.sleep(draw.uniform(0.05, 1))  # when it is killed is random
+        publishing.await_confirms(draw.randint(1, 1500))  # when it is killed is random
         broker.kill()
         killed = time.monotonic()
         for thread in (publishing, *consuming):

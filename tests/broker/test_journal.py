@@ -20,6 +20,8 @@ from support.waiting import eventually
 from fairsched import _probe_journal as probe
 from fairsched.broker._journal import Store
 
+#: Where files are in memory: a restart needs no disk, for which hundreds of them would wait.
+IN_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 #: How often a process that writes is killed.
 KILLS = 50 if os.environ.get("HYPOTHESIS_PROFILE") == "expensive" else 4
 
@@ -55,7 +57,7 @@ def test_what_was_put_is_found_in_its_order(tmp_path: Path) -> None:
 @given(st.lists(st.lists(st.integers(-9, 300), max_size=20), max_size=4))
 def test_any_history_over_restarts(history: list[list[int]]) -> None:
     """Numbers put a record of that size, or drop the record so many from the newest."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         live: dict[int, bytes] = {}
         for steps in history:
             store, found = opened(Path(folder))

@@ -102,7 +102,7 @@ def test_json() -> None:
     }  # fmt: skip
     assert found["broker"] == "on an embedded broker"
     assert list(found["machine"]) == ["python", "system", "processor", "fairsched", "pika"]
-    assert [one["name"] for one in found["contestants"]] == ["FIFO", "pika", "round robin", "fairsched"]
+    assert [one["name"] for one in found["contestants"]] == ["FIFO", "pika", "round robin", "fairsched", "lanes"]
     assert {tuple(one) for one in found["contestants"]} == {("name", "p50", "p99", "longest", "lag", "jain", "rate")}
 
 

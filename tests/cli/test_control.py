@@ -26,16 +26,16 @@ from fairsched.cli.group import cli
 from fairsched.consumer import App, ConsumerState, Explanation
 
 WORKER = """
-import os, time
+import os
 from fairsched.consumer import App
+from support.waiting import eventually
 
 app = App({options})
 
 @app.consumer("gold", weight=40)
 @app.consumer("free", weight=4)
 def handle(message):
-    while not os.path.exists("go"):
-        time.sleep(0.01)
+    eventually(lambda: os.path.exists("go"), 300)
 """
 
 
@@ -58,7 +58,7 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fairsched.cli", "run", "worker:app", "--control", control],
             cwd=directory,
-            env={**os.environ, "FAIRSCHED_URL": url},
+            env={**os.environ, "FAIRSCHED_URL": url, "PYTHONPATH": os.pathsep.join(sys.path)},
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -88,7 +88,7 @@ def test_the_table_has_every_figure_and_the_summary() -> None:
 
 
 def test_a_small_window_flattens_shares_and_says_so() -> None:
-    result = demo("--prefetch", "1", "--json")
+    result = demo("--messages", "5500", "--prefetch", "1", "--json")
     found = json.loads(result.stdout)
     assert found["jain"] < 0.7
     result = demo("--prefetch", "1")

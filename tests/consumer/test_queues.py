@@ -40,7 +40,7 @@ def settings(queues: Any, **options: Any) -> ConsumerSettings:
         ({"bind": [()]}, "names of"),
         ({"bind": [("", "k")]}, "names of exchanges"), ({"bind": [("e", 5)]}, "names of"),
         ({"dead_letter": ""}, "1 to 255"),
-        ({"dead_letter": "q"}, "another queue"), ({"priority": 2**31}, "32 bits"), ({"priority": "high"}, "32 bits"),
+        ({"dead_letter": "q"}, "another queue"), *(({"priority": bad}, r"-2\*\*31 to") for bad in (2**31, "high")),
         ({"dead_letter": "d", "arguments": {"x-dead-letter-exchange": "e"}}, "which are given too"),
         ({"exclusive": 1, "prefetch": 5}, "True or False"), ({"exclusive": True}, "exclusive .* needs prefetch"),
         ({"offset": "first"}, "offset .* needs prefetch"), ({"offset": "begin", "prefetch": 5}, "one of first"),

@@ -28,7 +28,7 @@ def test_no_hints_and_no_gil_in_the_core():
     ("function", "complaint"),
     [
         ("cdef inline long sample() noexcept nogil:\n    return 1\n", ""),
-        ("cdef inline void sample() nogil:\n    pass\n", "performance hint: "),
+        ("cdef inline void sample() nogil:\n    pass\n", "takes the GIL to check for an exception: "),
         ('cdef inline void sample() noexcept nogil:\n    with gil:\n        print("")\n', "takes the GIL: "),
     ],
     ids=["clean", "without noexcept", "with gil"],

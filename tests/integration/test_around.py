@@ -51,17 +51,14 @@ def run_async(
     async def main() -> dict[str, Any]:
         async with aio.Consumer(url, queues, **options) as consumer:
 
-            async def watch() -> None:
-                while True:
-                    found = consumer.stats()
-                    if found["acked"] + found["rejected"] + found["nacked"] >= max(count, found["received"]):
-                        consumer.stop()
-                        return
-                    await asyncio.sleep(0.01)
+            def settled() -> bool:
+                found = consumer.stats()
+                return found["acked"] + found["rejected"] + found["nacked"] >= max(count, found["received"])
 
-            watching = asyncio.create_task(watch())
-            await asyncio.wait_for(consumer.run(handler), 60)
-            await watching
+            running = asyncio.create_task(consumer.run(handler))
+            await asyncio.to_thread(eventually, lambda: running.done() or settled(), 60)
+            consumer.stop()
+            await asyncio.wait_for(running, 60)
         return consumer.stats()
 
     return asyncio.run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import re
 from typing import Any
 
 import pika
@@ -197,11 +198,15 @@ def compare_all(live: Live, seed: int, *, typed_headers: bool) -> Three:
 @pytest.mark.parametrize("seed", range(3))
 def test_rabbitmq_routes_as_the_oracle(hashing_broker: Node, seed: int) -> None:
     name = f"host-{next(_numbers)}"
-    hashing_broker.control("add_vhost", name)
-    hashing_broker.control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+    hashing_broker.evaluate(f'rabbit_vhost:add(<<"{name}">>, <<"test">>).')
+    everything = ", ".join(3 * ['<<".*">>'])
+    hashing_broker.evaluate(
+        f'rabbit_auth_backend_internal:set_permissions(<<"guest">>, <<"{name}">>, {everything}, <<"test">>).'
+    )
     three = compare_all(Live(hashing_broker.url.replace("%2F", name), name), seed, typed_headers=True)
-    listed = hashing_broker.control("list_exchanges", "-p", name, "--no-table-headers", "name").splitlines()
-    assert {name.strip().encode() for name in listed} == set(three.oracle.exchanges)
+    names = f'[binary_to_list(element(4, element(2, Exchange))) || Exchange <- rabbit_exchange:list(<<"{name}">>)]'
+    [listed] = re.findall('"(.*)"', hashing_broker.evaluate(f'lists:flatten(lists:join(",", {names})).'))
+    assert {found.encode() for found in listed.split(",")} == set(three.oracle.exchanges)
 
 
 @pytest.mark.parametrize("seed", range(6))

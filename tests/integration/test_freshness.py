@@ -11,10 +11,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pytest
-from support.declare import Declare
 from support.proxy import Proxy, behind
 from support.rabbitmq import Node
 from support.running import Running
@@ -85,13 +85,41 @@ def story(broker: Node, queue: str, **options: object) -> Steady:
     return Steady(wait, age, len(steady) / (SECONDS - SETTLE))
 
 
-def compare(broker: Node, new_queue: Declare, is_better: Callable[[Steady, Steady], bool], **options: object) -> None:
-    """Tell the story without and with options, until the second is better or there were too many attempts."""
-    quorum = {"x-queue-type": "quorum"}  # whose messages say how often they were returned
+#: Options of the consumers of each story.
+STORIES: dict[str, dict[str, Any]] = {
+    "plain": {"prefetch": PREFETCH},
+    "codel": {"prefetch": PREFETCH, "codel": CoDel(0.1, 0.02, budget=BUDGET)},
+    "auto": {"prefetch": "auto"},
+}
+Measured = dict[str, Steady]
+
+
+@pytest.fixture(scope="module")
+def measure(broker: Node) -> Callable[[int], Measured]:
+    """Return the measurements of an attempt, whose stories are told side by side when the first of them is wanted."""
+    found: list[Measured] = []
+
+    def attempt(number: int) -> Measured:
+        if number == len(found):
+            queues = {name: f"aged-{name}-{number}" for name in STORIES}
+            # Messages of quorum queues say how often they were returned.
+            broker.declare(*queues.values(), arguments={"x-queue-type": "quorum"})
+            with ThreadPoolExecutor(len(STORIES)) as threads:
+                told = {
+                    name: threads.submit(story, broker, queues[name], **options) for name, options in STORIES.items()
+                }
+            broker.delete(*queues.values())
+            found.append({name: future.result() for name, future in told.items()})
+        return found[number]
+
+    return attempt
+
+
+def compare(measure: Callable[[int], Measured], name: str, is_better: Callable[[Steady, Steady], bool]) -> None:
+    """Compare a story with the plain one, until it is better or there were too many attempts."""
     measured = []
-    for _ in range(ATTEMPTS):
-        plain = story(broker, new_queue("plain", arguments=quorum), prefetch=PREFETCH)
-        fresh = story(broker, new_queue("fresh", arguments=quorum), **options)
+    for number in range(ATTEMPTS):
+        plain, fresh = measure(number)["plain"], measure(number)[name]
         measured.append((plain, fresh))
         if is_better(plain, fresh) and fresh.rate == pytest.approx(plain.rate, rel=0.05):
             return
@@ -100,14 +128,13 @@ def compare(broker: Node, new_queue: Declare, is_better: Callable[[Steady, Stead
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_codel_keeps_buffers_short_at_the_same_throughput(broker: Node, new_queue: Declare) -> None:
+def test_codel_keeps_buffers_short_at_the_same_throughput(measure: Callable[[int], Measured]) -> None:
     """The longest hundredth of waits is five times shorter; nothing is lost, or returned beyond its budget."""
-    options = {"prefetch": PREFETCH, "codel": CoDel(0.1, 0.02, budget=BUDGET)}
-    compare(broker, new_queue, lambda plain, fresh: plain.wait >= 5 * fresh.wait, **options)
+    compare(measure, "codel", lambda plain, fresh: plain.wait >= 5 * fresh.wait)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_small_windows_keep_messages_young_at_the_same_throughput(broker: Node, new_queue: Declare) -> None:
+def test_small_windows_keep_messages_young_at_the_same_throughput(measure: Callable[[int], Measured]) -> None:
     """Messages that are not taken in need not be returned: five times younger, from publication on."""
-    compare(broker, new_queue, lambda plain, fresh: plain.age >= 5 * fresh.age, prefetch="auto")
+    compare(measure, "auto", lambda plain, fresh: plain.age >= 5 * fresh.age)

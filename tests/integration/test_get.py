@@ -66,7 +66,7 @@ def test_a_long_wait_keeps_nothing_of_its_turns(
         lengths.append(len(found))
         take(found, *arguments)
 
-    monkeypatch.setattr("fairsched.consumer.consumer._SLICE", 0.001)
+    monkeypatch.setattr("fairsched.consumer.consumer.SLICE", 0.001)
     monkeypatch.setattr("fairsched.consumer.consumer.take", counted)
     with Consumer(broker.url, [new_queue("quiet")]) as consumer, pytest.raises(Empty):
         consumer.get(0.2)

@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from fairsched.consumer import Consumer
 
-MESSAGES = 50_000
+MESSAGES = 30_000
 
 
 def note(outcomes: Outcomes, fault: str, running: Running, queues: list[str]) -> None:

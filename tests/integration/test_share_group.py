@@ -65,13 +65,18 @@ def left(broker: Node, *queues: str) -> Counter[str]:
         })  # fmt: skip
 
 
-def served(broker: Node, queues: list[str], seconds: float) -> dict[str, int]:
-    """Return how many messages of each queue are handled in so many seconds, by all consumers."""
+def served(broker: Node, queues: list[str], total: int) -> Counter[str]:
+    """Return how many messages of each queue are handled while all consumers handle so many in total."""
     # What is unsettled is in windows of one size, which the ends of the span have in common.
-    before = left(broker, *queues)
-    time.sleep(seconds)
-    after = left(broker, *queues)
-    return {name: before[name] - after[name] for name in queues}
+    before, found = left(broker, *queues), Counter[str]()
+
+    def enough() -> bool:
+        nonlocal found
+        found = before - left(broker, *queues)
+        return found.total() >= total
+
+    eventually(enough, 60, every=0.1)
+    return found
 
 
 @pytest.mark.slow
@@ -86,8 +91,8 @@ def test_workers_of_different_queues_are_fair_together(broker: Node, new_queue: 
             eventually(lambda: consumer.stats()["peers"] == 1)
 
             def fair() -> bool:
-                found = served(broker, queues, 5.0)
-                return abs(found[gold] - found[free]) <= 0.05 * sum(found.values())
+                found = served(broker, queues, 3000)
+                return abs(found[gold] - found[free]) <= 0.05 * found.total()
 
             # Alone, it would be a quarter and three quarters.
             eventually(fair, 90)

@@ -1,6 +1,6 @@
 """Workers at 70 % of what they can do: nothing grows, shares stay by weight, every message is handled once.
 
-A minute stands for half an hour, which `make soak` takes (SOAK_MINUTES): each second is a round of its own,
+Half a minute stands for half an hour, which `make soak` takes (SOAK_MINUTES): each half second is a round of its own,
 with tenants that were never there before, failures that are retried, a scrape, and a message of the share group.
 """
 
@@ -28,12 +28,12 @@ from support.waiting import eventually
 from fairsched import Publisher
 from fairsched.fairness import shares
 
-#: Seconds of the whole run, and of its beginning, in which memory does not count: a worker's heap takes about a minute
-#: to reach its size, in ever smaller steps.
-DURATION = 60 * float(os.environ.get("SOAK_MINUTES", "1"))
+#: Seconds of the whole run, and of its beginning, in which memory does not count: a worker's heap takes some thirty
+#: rounds to reach its size, in ever smaller steps.
+DURATION = 60 * float(os.environ.get("SOAK_MINUTES", "0.5"))
 WARM_UP = DURATION / 2
-#: Seconds from one round to the next. A worker handles some 900 messages a second.
-ROUND = 1.0
+#: Seconds from one round to the next.
+ROUND = 0.5
 #: Messages in a round: of queues for each of their weight, of new tenants of one queue, and how many of these fail.
 EACH, TENANTS, OF_TENANT, FAILING = 63, 20, 10, 5
 #: The first queue is served alone until the second is published: it has to have enough for that.
@@ -144,7 +144,7 @@ def publishing(rounds: Rounds) -> Iterator[None]:
 
 
 def samples(processes: dict[str, psutil.Process], workers: list[Worker], seconds: float) -> Iterator[Sample]:
-    """About a sample a second for so many seconds, each after a scrape."""
+    """About a sample a round for so many seconds, each after a scrape."""
     pause, deadline = threading.Event(), time.monotonic() + seconds
     while time.monotonic() < deadline:
         found: Sample = {}
@@ -153,7 +153,7 @@ def samples(processes: dict[str, psutil.Process], workers: list[Worker], seconds
         for name, process in processes.items():
             found.update(held(name, process))
         yield found
-        pause.wait(1.0)
+        pause.wait(ROUND)
 
 
 def served_together(order: list[str], begins: list[int], weights: dict[str, int]) -> list[Counter[str]]:

@@ -11,8 +11,12 @@ from support.rabbitmq import Node, numbered
 from support.running import Running
 from support.waiting import eventually
 
-#: Seconds of a handler; and what a connection lasts, so that it counts as one that lasts.
-SERVICE, LIFE = 0.1, 5.5
+from fairsched.consumer.prefetch import control
+
+#: Seconds of a handler.
+SERVICE = 0.04
+#: Seconds after which a connection counts as one that lasts, instead of five; and for how long those of the test last.
+TRIAL, LIFE = 1.5, 2.0
 
 
 def limited(broker: Node, new_queue: Declare) -> tuple[str, str]:
@@ -61,9 +65,10 @@ def test_a_queue_that_counts_deliveries_is_warned_about(
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("prefetch", [None, "auto"])
 def test_what_was_never_handled_does_not_reach_the_delivery_limit(
-    broker: Node, new_queue: Declare, prefetch: str | None
+    broker: Node, new_queue: Declare, monkeypatch: pytest.MonkeyPatch, prefetch: str | None
 ) -> None:
     """Four connections that last a while each, and a limit of two: nothing is dead-lettered that no handler saw."""
+    monkeypatch.setattr(control, "TRIAL", TRIAL)
     queue, dead = limited(broker, new_queue)
     with (
         Proxy(broker.port) as proxy,

@@ -22,7 +22,7 @@ def proxy(queue: str, number: int) -> MessageProxy:
     ids=["pair, as before 2.2", "item"],
 )
 def test_what_the_worker_puts_comes_by_turns(item: Callable[[int, MessageProxy], Any]) -> None:
-    key = Key("queue", "option", lambda message: message.queue_name, lambda message, name: None)
+    key = Key("queue", lambda message: message.queue_name, {})
     queue = FairWorkQueue(WaitingJobs(None, "constant"), key)
     items = [item(number, proxy(name, number)) for name in ("flood", "late") for number in range(3)]
     for one in items:

@@ -105,7 +105,7 @@ def test_wrong_values_are_named(arguments: Any, text: str) -> None:
 
 
 def key(spec: Any) -> Key:
-    return Key(spec, "header", lambda message: message["queue"], lambda message, name: message.get(name))
+    return Key(spec, lambda message: message["queue"], {"header": lambda message, name: message.get(name)})
 
 
 def test_keys() -> None:

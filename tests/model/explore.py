@@ -40,6 +40,11 @@ class Fault(Exception):
         return f"{self.reason} (schedule {self.schedule})"
 
 
+def over() -> bool:
+    """Hold a thread that has finished."""
+    return False
+
+
 class Run:
     """One schedule after another, each a replay of the one before it up to where another thread goes on.
 
@@ -68,15 +73,15 @@ class Run:
     def extend(self, threads: list[Step], state: Callable[[], Hashable] | None) -> list[bool] | None:
         """Return which threads have finished; None if another schedule has been where this one came."""
         steps = [thread.__next__ for thread in threads]
-        guards: list[Any] = [next(thread, StopIteration) for thread in threads]
+        guards: list[Any] = [next(thread, over) for thread in threads]
         # Nothing but the replay stands between here and a choice that was possible before: no need to ask the guards.
         for choice in self.choices:
             try:
                 guards[choice] = steps[choice]()
             except StopIteration:
-                guards[choice] = StopIteration
+                guards[choice] = over
         current = self.choices[-1] if self.choices else -1
-        while ready := [i for i, guard in enumerate(guards) if guard is None or self.holds(guard)]:
+        while ready := [i for i, guard in enumerate(guards) if guard is None or guard()]:
             if state is not None and self.has_been(threads, current, state()):
                 return None
             # Going on costs nothing, switching away is a preemption.
@@ -92,8 +97,8 @@ class Run:
             try:
                 guards[current] = steps[current]()
             except StopIteration:
-                guards[current] = StopIteration
-        return [guard is StopIteration for guard in guards]
+                guards[current] = over
+        return [guard is over for guard in guards]
 
     def has_been(self, threads: list[Step], current: int, state: Hashable) -> bool:
         steps = tuple(thread.gi_frame and thread.gi_frame.f_lasti for thread in threads)
@@ -101,10 +106,6 @@ class Run:
         known = here in self.seen
         self.seen.add(here)
         return known
-
-    @staticmethod
-    def holds(guard: Any) -> bool:
-        return guard is not StopIteration and guard()
 
     def turn(self) -> bool:
         """Choose another thread at the last step where there is one; False if all schedules have been."""

@@ -15,13 +15,13 @@ from fairsched.core.amqp.frames cimport (
 )
 from fairsched.core.amqp.methods cimport *
 from fairsched.core.amqp.octets cimport (
-    Bytes, Reader, Text, bytes_append, bytes_clear, bytes_cut, bytes_init, bytes_size, bytes_take,
+    Bytes, Reader, Text, bytes_append, bytes_clear, bytes_init, bytes_size, bytes_take,
     reader_of,
 )
 from fairsched.core.amqp.tables cimport (
     Field, TableWalk, field_bool, field_describe, field_integer, field_real, field_text, fields_equal, table_begin,
     table_array_begin, table_bool, table_copy, table_end, table_int, table_long, table_nested_begin,
-    table_text, table_timestamp, tables_count, tables_equivalent, tables_get, tables_next, tables_valid,
+    table_text, table_timestamp, tables_equivalent, tables_get, tables_next, tables_valid,
     tables_walk,
 )
 
@@ -54,9 +54,7 @@ cdef inline void add_number(Arguments* a, uint64_t number) noexcept nogil:
 cdef union Methods:
     ConnectionStartOk start_ok
     ConnectionTuneOk tune_ok
-    ConnectionUpdateSecret secret
     Close close
-    AccessRequest access
     ExchangeDeclare exchange_declare
     ExchangeDelete exchange_delete
     ExchangeBind exchange_bind
@@ -82,9 +80,6 @@ cdef int read_connection(uint32_t method, Reader* r, Methods* m, Arguments* a) n
         add_text(a, m.start_ok.mechanism)
         add_text(a, m.start_ok.response)
         add_text(a, m.start_ok.locale)
-    elif method == CONNECTION_SECURE_OK:
-        good = connection_secure_ok_read(r, &m.text)
-        add_text(a, m.text)
     elif method == CONNECTION_TUNE_OK:
         good = connection_tune_ok_read(r, &m.tune_ok)
         add_number(a, m.tune_ok.channel_max)
@@ -93,10 +88,6 @@ cdef int read_connection(uint32_t method, Reader* r, Methods* m, Arguments* a) n
     elif method == CONNECTION_OPEN:
         good = connection_open_read(r, &m.text)
         add_text(a, m.text)
-    elif method == CONNECTION_UPDATE_SECRET:
-        good = connection_update_secret_read(r, &m.secret)
-        add_text(a, m.secret.new_secret)
-        add_text(a, m.secret.reason)
     elif method == CONNECTION_CLOSE or method == CHANNEL_CLOSE:
         good = close_read(r, &m.close)
         add_number(a, m.close.reply_code)
@@ -108,14 +99,6 @@ cdef int read_connection(uint32_t method, Reader* r, Methods* m, Arguments* a) n
     elif method == CHANNEL_FLOW or method == CHANNEL_FLOW_OK:
         good = channel_flow_read(r, &m.bit)
         add_number(a, m.bit)
-    elif method == ACCESS_REQUEST:
-        good = access_request_read(r, &m.access)
-        add_text(a, m.access.realm)
-        add_number(a, m.access.exclusive)
-        add_number(a, m.access.passive)
-        add_number(a, m.access.active)
-        add_number(a, m.access.write)
-        add_number(a, m.access.read)
     elif method == CONFIRM_SELECT:
         good = confirm_select_read(r, &m.bit)
         add_number(a, m.bit)
@@ -198,9 +181,6 @@ cdef int read_basic(uint32_t method, Reader* r, Methods* m, Arguments* a) noexce
         good = basic_cancel_read(r, &m.cancel)
         add_text(a, m.cancel.consumer_tag)
         add_number(a, m.cancel.no_wait)
-    elif method == BASIC_CANCEL_OK:
-        good = basic_cancel_ok_read(r, &m.text)
-        add_text(a, m.text)
     elif method == BASIC_PUBLISH:
         good = basic_publish_read(r, &m.publish)
         add_text(a, m.publish.exchange)
@@ -293,8 +273,6 @@ def write(uint32_t method, uint32_t channel, *args):
     bytes_init(&out)
     if method == CONNECTION_START:
         connection_start_write(&out, text(args[0]), text(args[1]), text(args[2]))
-    elif method == CONNECTION_SECURE:
-        connection_secure_write(&out, text(args[0]))
     elif method == CONNECTION_TUNE:
         connection_tune_write(&out, args[0], args[1], args[2])
     elif method == CONNECTION_OPEN_OK:
@@ -307,8 +285,6 @@ def write(uint32_t method, uint32_t channel, *args):
         channel_close_write(&out, channel, args[0], text(args[1]), args[2])
     elif method == CHANNEL_OPEN_OK:
         channel_open_ok_write(&out, channel)
-    elif method == CHANNEL_FLOW:
-        channel_flow_write(&out, channel, args[0])
     elif method == CHANNEL_FLOW_OK:
         channel_flow_ok_write(&out, channel, args[0])
     elif method == ACCESS_REQUEST_OK:
@@ -428,7 +404,6 @@ cdef list fields_of(Text table, bint named):
     while tables_next(&w, &name, &field):
         found.append((octets(name), value_of(&field)) if named else value_of(&field))
     assert not w.broken
-    assert len(found) == tables_count(table, named)
     return found
 
 
@@ -551,7 +526,7 @@ cdef void fuzz_copy(Fuzz* z, Text found, Bytes* out) noexcept nogil:
     cdef Text name
     cdef Field field
     cdef int64_t start
-    bytes_cut(out, 0)
+    out.end = out.begin
     start = table_begin(out)
     table_copy(out, found, NULL, 0)
     table_end(out, start)
@@ -589,7 +564,7 @@ cdef void fuzz_header(Fuzz* z, const FrameSpan* f, Bytes* out) noexcept nogil:
         if number == PROPERTY_HEADERS:
             fuzz_table(z, found, True, 0)
             fuzz_copy(z, found, out)
-    bytes_cut(out, 0)
+    out.end = out.begin
     contents_rewrite(out, f.payload, &p, <uint32_t> draw(z), &empty if draw(z) & 1 else NULL)
     c.exchange = c.key = NULL
     c.exchange_size = c.key_size = 0

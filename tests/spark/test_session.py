@@ -272,20 +272,19 @@ def test_a_task_that_is_tried_again_uses_the_same_ids(
     def die_once(batches: Any) -> Any:
         """Give some batches, and end when something of them is published."""
         import os
-        import time
 
         import pika
         from pyspark import TaskContext
+        from support.waiting import eventually
 
         for number, batch in enumerate(batches):
             yield batch
             if number == 5 and TaskContext.get().attemptNumber() == 0:
-                deadline = time.monotonic() + 60
                 with pika.BlockingConnection(pika.URLParameters(url)) as connection:
                     channel = connection.channel()
-                    while channel.queue_declare(name, passive=True).method.message_count == 0:
-                        assert time.monotonic() < deadline
-                        connection.sleep(0.02)  # between two looks
+                    eventually(
+                        lambda channel=channel: channel.queue_declare(name, passive=True).method.message_count, 60
+                    )
                 os._exit(7)
 
     # A batch goes on to the writer when later ones push it through the buffers between the processes.

@@ -7,21 +7,20 @@ from typing import Any
 from pamqp import base, commands
 
 CLIENTS = [
-    commands.Connection.StartOk, commands.Connection.SecureOk, commands.Connection.TuneOk, commands.Connection.Open,
-    commands.Connection.Close, commands.Connection.UpdateSecret,
+    commands.Connection.StartOk, commands.Connection.TuneOk, commands.Connection.Open,
+    commands.Connection.Close,
     commands.Channel.Open, commands.Channel.Flow, commands.Channel.FlowOk, commands.Channel.Close,
     commands.Exchange.Declare, commands.Exchange.Delete, commands.Exchange.Bind, commands.Exchange.Unbind,
     commands.Queue.Declare, commands.Queue.Bind, commands.Queue.Unbind, commands.Queue.Purge, commands.Queue.Delete,
-    commands.Basic.Qos, commands.Basic.Consume, commands.Basic.Cancel, commands.Basic.CancelOk,
+    commands.Basic.Qos, commands.Basic.Consume, commands.Basic.Cancel,
     commands.Basic.Publish, commands.Basic.Get, commands.Basic.Ack, commands.Basic.Nack, commands.Basic.Reject,
     commands.Basic.Recover, commands.Basic.RecoverAsync, commands.Confirm.Select,
 ]  # fmt: skip
 BROKERS = [
-    commands.Connection.Start, commands.Connection.Secure, commands.Connection.Tune, commands.Connection.OpenOk,
+    commands.Connection.Start, commands.Connection.Tune, commands.Connection.OpenOk,
     commands.Connection.Close, commands.Connection.CloseOk, commands.Connection.Blocked,
     commands.Connection.Unblocked, commands.Connection.UpdateSecretOk,
-    commands.Channel.Flow, commands.Channel.FlowOk, commands.Channel.Close,
-    commands.Channel.CloseOk,
+    commands.Channel.FlowOk, commands.Channel.Close, commands.Channel.CloseOk,
     commands.Exchange.DeclareOk, commands.Exchange.DeleteOk, commands.Exchange.BindOk, commands.Exchange.UnbindOk,
     commands.Queue.DeclareOk, commands.Queue.BindOk, commands.Queue.UnbindOk, commands.Queue.PurgeOk,
     commands.Queue.DeleteOk,

@@ -61,6 +61,7 @@ class Jobs:
         self._environment = {
             **os.environ, "BROKER_URL": url, "QUEUES": self._queues, "DONE": str(done), "WINDOW": str(window),
             "dramatiq_queue_prefetch": str(window), "PYTHONWARNINGS": "ignore",
+            "PYTHONPATH": os.pathsep.join(sys.path),
             "FAIR_SHARES": json.dumps(shares or {}),
         }  # fmt: skip
 

@@ -1,6 +1,7 @@
-"""A process whose threads are greenlets, for tests: makes one blocking call, which other greenlets have to end.
+"""A process whose threads are greenlets, for tests: makes blocking calls, which other greenlets have to end.
 
-Arguments: the library that replaces threads, the call, the URL of a broker, and a queue of it.
+Arguments: the library that replaces threads, and the URL of a broker. Each line of its input is a call and a queue of
+the broker, which is empty; it answers with a line that says how the call ended.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import importlib
 import sys
 
-LIBRARY, CALL, URL, QUEUE = sys.argv[1:]
+LIBRARY, URL = sys.argv[1:]
+#: Of the call that is made.
+QUEUE = ""
 if LIBRARY == "gevent":
     importlib.import_module("gevent.monkey").patch_all()
 else:
@@ -35,8 +38,9 @@ def after_turns(end: Callable[[], object]) -> None:
     """Have another greenlet end a call, after it has had several turns while that waits."""
 
     def run() -> None:
+        turn = threading.Event()
         for _ in range(TURNS):
-            time.sleep(0.001)
+            turn.wait(0.001)
         end()
 
     threading.Thread(target=run).start()
@@ -262,12 +266,15 @@ def publish_in_event_loop() -> None:
 
 
 if __name__ == "__main__":
-    faulthandler.dump_traceback_later(30, exit=True)
     assert patched_by() == LIBRARY
-    try:
-        globals()[CALL]()
-        outcome = "returned"
-    except RuntimeError as error:
-        outcome = f"refused: {error}"
-    print(outcome, flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        call, QUEUE = line.split()
+        faulthandler.dump_traceback_later(30, exit=True)
+        try:
+            globals()[call]()
+            outcome = "returned"
+        except RuntimeError as error:
+            outcome = f"refused: {error}"
+        faulthandler.cancel_dump_traceback_later()
+        print(outcome, flush=True)
     os._exit(0)

@@ -12,7 +12,7 @@ import threading
 from fairsched import App, Message
 
 #: Seconds that a message takes.
-WORK = 0.001
+WORK = 0.0004
 
 app = App()
 pause = threading.Event()

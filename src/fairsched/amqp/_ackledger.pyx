@@ -46,6 +46,7 @@ cdef class AckLedger:
     ACK = VERDICT_ACK
     REQUEUE = VERDICT_REQUEUE
     REJECT = VERDICT_REJECT
+    FRAME_SIZE = SETTLEMENT_SIZE
 
     def __cinit__(self):
         ackledger_init(&self.ledger)
@@ -195,10 +196,10 @@ cdef class AckLedger:
         Returns
         -------
         bytes
-            Frames of 21 octets, basic.ack and basic.nack. A nack comes after the acks, unless an ack would cover it:
-            for a quorum queue, the broker defers settlements beyond a few dozen at once, and loses them if the channel
-            is closed at that moment. A lost nack does no harm, since the message returns to its queue anyway; a lost
-            ack would have the message handled twice.
+            Frames of `FRAME_SIZE` octets, basic.ack and basic.nack. A nack comes after the acks, unless an ack would
+            cover it: for a quorum queue, the broker defers settlements beyond a few dozen at once, and loses them if
+            the channel is closed at that moment. A lost nack does no harm, since the message returns to its queue
+            anyway; a lost ack would have the message handled twice.
         """
         cdef uint64_t size = 0
         cdef Frame* frames = take_frames(self, &size)

@@ -21,6 +21,7 @@ from typing import Any
 import pika
 from pika import frame as pika_frame
 
+from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.properties import ReceivedProperties
 from fairsched.delivery._delivery import ChannelDeliveries, give_deliveries
 from fairsched.errors import ConfigurationError
@@ -40,8 +41,6 @@ _WITH_CONTENT = frozenset(bytes((0, 60, 0, method)) for method in (40, 50, 60, 7
 #: Methods after which a channel has no unfinished content: channel.open-ok, close and close-ok.
 _ANEW = frozenset(bytes((0, 20, 0, method)) for method in (11, 40, 41))
 
-#: Bytes of a frame with an acknowledgement or a rejection.
-_SETTLEMENT = 21
 
 #: Bytes that the kernel may receive before they are read: most prefetch windows are smaller.
 _AHEAD = 4 << 20
@@ -326,7 +325,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
         """
         if frames:
             self._adapter_emit_data(frames)
-            self.frames_sent += len(frames) // _SETTLEMENT
+            self.frames_sent += len(frames) // AckLedger.FRAME_SIZE
             self.bytes_sent += len(frames)
 
     def count(self, received: int, frames_received: int, sent: int, frames_sent: int) -> None:

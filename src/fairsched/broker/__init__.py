@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fairsched._core import checked_timeout
+from fairsched.amqp.bounds import LARGEST_HEARTBEAT, LARGEST_PORT
 from fairsched.amqp.fieldtables import write_table
 from fairsched.scheduling.greenlets import refuse
 
@@ -162,12 +163,12 @@ class Broker:
         consumer_timeout: float | None = 1800.0,
         data_dir: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not 0 <= port <= 65535:
-            raise ValueError(f"port must be 0 to 65535, got {port!r}")
+        if not 0 <= port <= LARGEST_PORT:
+            raise ValueError(f"port must be 0 to {LARGEST_PORT}, got {port!r}")
         if io_threads < 1:
             raise ValueError(f"io_threads must be 1 or more, got {io_threads!r}")
-        if not 0 <= heartbeat <= 65535:
-            raise ValueError(f"heartbeat must be 0 to 65535 seconds, got {heartbeat!r}")
+        if not 0 <= heartbeat <= LARGEST_HEARTBEAT:
+            raise ValueError(f"heartbeat must be 0 to {LARGEST_HEARTBEAT} seconds, got {heartbeat!r}")
         for name, value in (
             ("max_connections", max_connections),
             ("max_queues", max_queues),

@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairsched.amqp.urls import parameters
-from fairsched.cli.broker import temporary_queues
+from fairsched.cli.broker import Session, temporary_queues
+from fairsched.config.lanes import Lanes
 from fairsched.consumer import Consumer
 from fairsched.fairness import jain
 from fairsched.publisher import Publisher
 
-#: Prefetch count of each queue, for the contestants that have one.
-PREFETCH = 20
+#: Prefetch count of each queue, for the contestants that have one; and of all lanes together.
+PREFETCH, PREFETCH_LANES = 20, 50
 #: Part of the flood's duration in which quiet tenants publish.
 _DURING = 0.8
 #: Longest wait for a handled message, in seconds.
@@ -203,8 +204,19 @@ def _round_robin(url: str, queues: Sequence[str], handle: Handle) -> None:
 
 def _fairsched(url: str, queues: Sequence[str], handle: Handle) -> None:
     """Handle messages in the order of fairsched's consumer, with equal weights."""
-    consumer = Consumer(url, dict.fromkeys(queues, 1), prefetch=dict.fromkeys(queues, PREFETCH))
+    _run(Consumer(url, dict.fromkeys(queues, 1), prefetch=dict.fromkeys(queues, PREFETCH)), handle)
 
+
+def _lanes(url: str, queues: Sequence[str], handle: Handle) -> None:
+    """Handle messages of one name that is spread over lanes, tenants with equal weights."""
+    _run(Consumer(url, _lanes_of(queues[0]), prefetch=PREFETCH_LANES), handle)
+
+
+def _lanes_of(name: str) -> Lanes:
+    return Lanes(name, key="header:tenant")
+
+
+def _run(consumer: Consumer, handle: Handle) -> None:
     def on_message(message: Any) -> None:
         if not handle(message.body):
             consumer.stop()
@@ -230,9 +242,11 @@ class Contestant(NamedTuple):
     #: Short name, and description in a sentence.
     name: str
     description: str
-    #: Whether all tenants share one queue.
+    #: Whether all tenants share one queue, or one name of lanes.
     shared: bool
     consume: Callable[[str, Sequence[str], Handle], None]
+    #: Whether that name is spread over lanes.
+    spread: bool = False
 
 
 CONTESTANTS = (
@@ -241,6 +255,7 @@ CONTESTANTS = (
     Contestant("round robin", "one queue per tenant, basic.get from each in turn, as kombu's FairCycle", False,
                _round_robin),
     Contestant("fairsched", "one queue per tenant, deficit round robin with equal weights", False, _fairsched),
+    Contestant("lanes", "one name for all tenants, which fairsched spreads over lanes", True, _lanes, spread=True),
 )  # fmt: skip
 
 
@@ -268,11 +283,8 @@ def run(contestant: Contestant, url: str, plan: Plan) -> Outcome:
     """
     prefix = f"fairsched.bench.{uuid.uuid4().hex}."
     names = [f"{prefix}{number}" for number in range(1 if contestant.shared else 1 + plan.tenants)]
-    bodies: Mapping[str, Iterator[bytes]] = {
-        name: iter(b"%d" % number for number in range(plan.flood)) if name is names[0] else iter(()) for name in names
-    }
     record = Record(plan)
-    with temporary_queues(url, bodies), Publisher(url) as publisher:
+    with (_flooded_lanes if contestant.spread else _flooded_queues)(url, names, plan) as publisher:
         # It connects before the clock runs.
         quiet = _Quiet(plan, record, publisher, names)
         quiet.start()
@@ -281,6 +293,31 @@ def run(contestant: Contestant, url: str, plan: Plan) -> Outcome:
         finally:
             quiet.stop()
     return outcome(contestant.name, record)
+
+
+@contextmanager
+def _flooded_queues(url: str, names: Sequence[str], plan: Plan) -> Iterator[Publisher]:
+    """Put the flood into the first queue; yield what publishes to all, and delete them in the end."""
+    flood = iter(b"%d" % number for number in range(plan.flood))
+    bodies: Mapping[str, Iterator[bytes]] = {name: flood if name is names[0] else iter(()) for name in names}
+    with temporary_queues(url, bodies), Publisher(url) as publisher:
+        yield publisher
+
+
+@contextmanager
+def _flooded_lanes(url: str, names: Sequence[str], plan: Plan) -> Iterator[Publisher]:
+    """Publish the flood to a name that is spread over lanes; yield what publishes to it, and delete the lanes."""
+    lanes = _lanes_of(names[0])
+    try:
+        with Publisher(url, lanes=lanes) as publisher:
+            for number in range(plan.flood):
+                publisher.publish(b"%d" % number, lanes.name, headers={"tenant": 0}, delivery_mode=1)
+            publisher.flush()
+            yield publisher
+    finally:
+        with Session(url) as session:
+            session.delete(*lanes.bucket_names, *map(lanes.own_lane_of, range(1 + plan.tenants)), lanes.registry)
+            session.ask("exchange_delete", lanes.registry)
 
 
 class _Quiet(threading.Thread):
@@ -300,8 +337,9 @@ class _Quiet(threading.Thread):
             if self._stopped.wait(max(0.0, begin + offset - time.perf_counter())):
                 return
             record.published[number] = time.perf_counter(), len(record.order)
+            tenant = plan.tenant(number)
             self._publisher.publish(
-                b"%d" % number, self._names[plan.tenant(number) % len(self._names)], delivery_mode=1
+                b"%d" % number, self._names[tenant % len(self._names)], headers={"tenant": tenant}, delivery_mode=1
             )
 
     def stop(self) -> None:

@@ -9,8 +9,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from prometheus_client.registry import Collector
 
 from fairsched.cli.httpserver import Page
-from fairsched.consumer.app import App
-from fairsched.metrics import collector
 
 _KIND = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 
@@ -21,13 +19,13 @@ def exposition(collected: Collector) -> Page:
 
 
 @contextmanager
-def metrics_pages(app: App) -> Iterator[dict[str, Callable[[], Page]]]:
-    """Have the default registry of prometheus_client export an app, and yield the page ``/metrics`` that shows it.
+def metrics_pages(found: Collector) -> Iterator[dict[str, Callable[[], Page]]]:
+    """Have the default registry of prometheus_client export a collector, and yield the page ``/metrics`` that shows it.
 
     Parameters
     ----------
-    app : App
-        Whose consumer is exported, beside all that its handlers count in that registry themselves.
+    found : Collector
+        What is exported, beside all that handlers count in that registry themselves.
 
     Yields
     ------
@@ -39,7 +37,6 @@ def metrics_pages(app: App) -> Iterator[dict[str, Callable[[], Page]]]:
     ValueError
         If the registry has a collector of a consumer already.
     """
-    found = collector(app)
     REGISTRY.register(found)
     try:
         yield {"/metrics": lambda: exposition(REGISTRY)}

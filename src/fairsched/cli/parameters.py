@@ -97,6 +97,17 @@ def settings_options(command: _Command) -> _Command:
     return command
 
 
+def some_settings_options(*names: str) -> Callable[[_Command], _Command]:
+    """Add the options of some rows of the table, as `settings_options` adds all."""
+
+    def decorate(command: _Command) -> _Command:
+        for name in reversed(names):
+            command = _settings_option(OPTIONS[name])(command)
+        return command
+
+    return decorate
+
+
 def _settings_option(option: Option) -> Callable[[_Command], _Command]:
     flags = ["-Q", option.flag] if option.name == "queues" else [option.flag]
     join = _REPEATED.get(option.name)

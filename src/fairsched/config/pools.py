@@ -9,7 +9,8 @@ from fairsched.errors import ConfigurationError
 
 __all__ = ["Pool", "Workers", "as_pools"]
 
-_LOWEST, _HIGHEST = -(2**31), 2**31 - 1
+#: Priorities of consumers, in errors.
+PRIORITIES = "a whole number from -2**31 to 2**31 - 1"
 #: Of a pool: each is a thread or a coroutine, and a mistyped number shall not fill the memory.
 _MOST_WORKERS = 10_000
 
@@ -49,11 +50,13 @@ class Pool:
             raise ConfigurationError(
                 f"size of a pool must be a whole number from 1 to {_MOST_WORKERS}, got {self.size!r}"
             )
-        whole = isinstance(self.priority, int) and not isinstance(self.priority, bool)
-        if not whole or not _LOWEST <= self.priority <= _HIGHEST:
-            raise ConfigurationError(
-                f"priority of a pool must be a whole number from -2**31 to 2**31 - 1, got {self.priority!r}"
-            )
+        if not is_priority(self.priority):
+            raise ConfigurationError(f"priority of a pool must be {PRIORITIES}, got {self.priority!r}")
+
+
+def is_priority(value: object) -> bool:
+    """Return whether a value is one of `PRIORITIES`."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value < 2**31
 
 
 #: Accepted for `workers`: their number, a pool, or several pools.

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.config.frozenmapping import FrozenMapping
 from fairsched.config.parameters import check_parameters
+from fairsched.config.pools import PRIORITIES, is_priority
 from fairsched.config.retry import Retry
 from fairsched.config.weights import check_weight
 from fairsched.delivery.handlers import check_plain
@@ -172,8 +173,8 @@ class Queue:
         return exchange, key, FrozenMapping(arguments)
 
     def _check_consumer(self) -> None:
-        if self.priority is not None and not (_is_whole(self.priority) and -(2**31) <= self.priority < 2**31):
-            raise self._refuse("priority", "a whole number of 32 bits")
+        if self.priority is not None and not is_priority(self.priority):
+            raise self._refuse("priority", PRIORITIES)
         if not isinstance(self.exclusive, bool):
             raise self._refuse("exclusive", "True or False")
         offset = self.offset

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from fairsched._core import checked_timeout
+from fairsched.amqp.bounds import LARGEST_PORT
 from fairsched.config.durations import RULE as DURATION
 from fairsched.config.durations import parse_duration
 from fairsched.config.frozenmapping import FrozenMapping
@@ -500,7 +501,7 @@ WORKERS = Kind(
 )
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 HEADER_OR_PROPERTY = Kind(_header_or_property, "'header:NAME' or 'property:NAME'")
-PORT = Kind(lambda value: _whole(value, 0, 65535), "a port, 0 to 65535")
+PORT = Kind(lambda value: _whole(value, 0, LARGEST_PORT), f"a port, 0 to {LARGEST_PORT}")
 TENANTS = Kind(
     _tenants,
     f"names of tenants with weights (whole numbers of at least 1) or with tables of {', '.join(_TENANT)}",

@@ -17,7 +17,7 @@ from fairsched.config.queues import Queue
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
 from fairsched.consumer.batching.batches import MessageBatch
-from fairsched.consumer.batching.pending_batch import each_batch, take
+from fairsched.consumer.batching.pending_batch import SLICE, each_batch, take
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.handling.around import around_plain
@@ -31,9 +31,6 @@ from fairsched.errors import ConfigurationError, ShutDown
 if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
-
-#: How often a thread that waits for a message looks whether the shutdown timeout is over, in seconds.
-_SLICE = 1.0
 
 
 class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
@@ -113,7 +110,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Leaving it without one, or by an exception, does not: they return to their queues.
         """
         client = self._client
-        yield from client.messages(self._usable_worker_queue(), _SLICE, client.is_over)
+        yield from client.messages(self._usable_worker_queue(), SLICE, client.is_over)
         if client.error is not None:
             raise client.error
 
@@ -168,7 +165,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         try:
             while not client.is_over():
                 left = max(0.0, deadline - time.monotonic())
-                take(found, client, worker_queue, 1, min(_SLICE, left))
+                take(found, client, worker_queue, 1, min(SLICE, left))
                 if found[-1]:
                     return found[-1][0]
                 if left == 0.0:

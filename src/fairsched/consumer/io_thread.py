@@ -209,6 +209,21 @@ class IOThread(ConnectionThread):
         self._lent.withdraw()
         self._loop.add_callback_threadsafe(stop)
 
+    def leave(self) -> None:
+        """Send what is settled and close the connection, without cancelling the consumers first.
+
+        A cancelled consumer lets the next exclusive one have messages that are newer than those still unsettled here.
+        If the connection ends instead, the broker first takes these back.
+        """
+
+        def leave() -> None:
+            if not self._closing:
+                self._closing = True
+                self._await_settlements()
+
+        self._lent.withdraw()
+        self._loop.add_callback_threadsafe(leave)
+
     def reweigh(self, settings: ConsumerSettings) -> None:
         """Give queues the windows that go with other weights."""
         self._newest = settings

@@ -15,7 +15,7 @@ from fairsched.core.amqp.frames cimport Delivery, frames_names, frames_number
 from fairsched.core.amqp.streamoffset cimport stream_offset
 from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, Field, FieldFound, tables_find
 from fairsched.delivery._column cimport (
-    Column, add_content, add_path, add_read, check_numbers, column_free, column_init, column_take,
+    COLUMN_MOST, Column, add_content, add_path, add_read, check_numbers, column_free, column_init, column_take,
 )
 from fairsched.scheduling._buffers cimport part
 from fairsched.scheduling._buffers cimport array_data
@@ -310,7 +310,7 @@ cdef class CollectedDeliveries:
         cdef char* to
         for i in range(self.count):
             size += self.rows[i].end - self.rows[i].body
-        if size > 0x7FFFFFFF:
+        if size > COLUMN_MOST:
             raise OverflowError(f"bodies of a record batch have at most 2 GiB, got {size} octets")
         data = PyBytes_FromStringAndSize(NULL, size)
         to = PyBytes_AS_STRING(data)

@@ -26,6 +26,7 @@ from fairsched.core.amqp.tables cimport (
 )
 
 cdef enum:
+    COLUMN_MOST = 0x7FFFFFFF  # octets of a column: its offsets have 32 bits
     FIRST_ROOM = 4 << 20  # octets that a column has room for before they are there, at most
 
 
@@ -67,7 +68,7 @@ cdef inline void column_null(Column* c) noexcept:
 cdef inline int column_write(Column* c, const char* text, int64_t length) except -1:
     """Add octets to the row that is next."""
     cdef char* grown
-    if c.size + length > 0x7FFFFFFF:
+    if c.size + length > COLUMN_MOST:
         raise OverflowError("a column of a record batch has at most 2 GiB")
     if c.size + length > c.capacity:
         grown = <char*> realloc(c.data, 2 * (c.size + length))

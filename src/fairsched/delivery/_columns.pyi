@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Self, final
+from typing import ClassVar, Self, final
 
 from fairsched.delivery._delivery import Message
 
@@ -10,6 +10,7 @@ class ExportedBatch:
 
 @final
 class MessageColumns:
+    MOST: ClassVar[int]
     def __new__(
         cls,
         queues: list[str],
@@ -19,4 +20,4 @@ class MessageColumns:
         headers: Callable[[Message], list[str | None]],
         latest: int,
     ) -> Self: ...
-    def make(self, messages: list[Message], most: int = 0x7FFFFFFF) -> ExportedBatch: ...
+    def make(self, messages: list[Message], most: int = ...) -> ExportedBatch: ...

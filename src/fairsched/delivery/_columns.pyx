@@ -16,8 +16,8 @@ from fairsched.core.arrowexport cimport (
     ArrowBlock, ArrowTexts, arrow_batch, arrow_batch_column, arrow_batch_dictionary, arrow_texts_leave,
 )
 from fairsched.delivery._column cimport (
-    Column, add_content, add_path, add_read, check_numbers, column_add, column_add_object, column_free, column_init,
-    is_number,
+    COLUMN_MOST, Column, add_content, add_path, add_read, check_numbers, column_add, column_add_object, column_free,
+    column_init, is_number,
 )
 from fairsched.delivery._delivery cimport Message, body_octets, header_octets
 
@@ -118,11 +118,18 @@ cdef class MessageColumns:
     latest : int
         The last second that a timestamp may have.
 
+    Attributes
+    ----------
+    MOST : int
+        Octets that a column may have.
+
     Raises
     ------
     ValueError
         There is no such property.
     """
+
+    MOST = COLUMN_MOST
 
     cdef dict queues
     cdef tuple numbers
@@ -156,8 +163,8 @@ cdef class MessageColumns:
         if self.texts != NULL:
             arrow_texts_leave(self.texts)
 
-    def make(self, list messages not None, int64_t most=0x7FFFFFFF):
-        """make($self, messages, most=0x7FFFFFFF)
+    def make(self, list messages not None, int64_t most=COLUMN_MOST):
+        """make($self, messages, most=...)
         --
 
         Make the columns of some messages: of all, or the first of them.
@@ -178,7 +185,7 @@ cdef class MessageColumns:
         KeyError
             A message comes from another queue.
         OverflowError
-            A column would have more than 2 GiB.
+            A column would have more than `MOST` octets.
         TypeError
             A body is not bytes.
 

@@ -169,6 +169,7 @@ cdef class LentConnection:
     cdef int epoll
     cdef readonly int fd
     cdef uint32_t events        # that pika waits for
+    cdef public double fast     # a reader that looks again within so many seconds reads by itself
     cdef double looked          # when a reader looked last
     cdef double waited          # and had waited
     cdef double emptied         # when a reader read last

@@ -177,6 +177,7 @@ class Intake:
 
 @final
 class LentConnection:
+    fast: float
     def __init__(self, intake: Intake, worker_queue: FairQueue | None, wake: Callable[[], object]) -> None: ...
     @property
     def transport(self) -> Any: ...

@@ -51,6 +51,7 @@ from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents
 from fairsched.core.amqp.frames cimport (
     FOUND_OTHER, FOUND_WHOLE, FRAME_HEAD, Delivery, Found, frames_find, frames_number,
 )
+from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE
 from fairsched.core.amqp.sockets cimport (
     RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait, sockets_watch,
 )
@@ -69,7 +70,7 @@ from fairsched.amqp.properties import decode
 from fairsched.delivery.handlers import check_result
 from fairsched.errors import ConfigurationError, ShutDown
 
-cdef double FAST = 0.001  # a thread that looks again within so many seconds reads by itself, and waits so long for it
+cdef double FAST = 0.001  # default of `LentConnection.fast`
 cdef double SLEEPY = ACKS_PERIOD  # the I/O thread is woken by what comes again if none has looked for so long
 
 cdef enum:
@@ -81,7 +82,6 @@ cdef enum:
     MOST_KEPT = 4 << 20  # octets of other reads that messages of a consumer keep
     MOST_READS = 1024  # and how many of these: a few small messages may keep each
     READS_LOOKED_AT = 32  # of these, each time that one comes, whether any message still refers to them
-    SETTLEMENT = 21    # octets of a frame that settles
     READABLE = 1       # among the events of an epoll
 
 
@@ -292,7 +292,7 @@ cdef class ChannelDeliveries:
         if self.room:
             self.expect(<int64_t> ledger.ledger.high - 1 - <int64_t> ledger.ledger.outstanding + self.room)
         frames = ledger.frames(self.number)
-        self.settlements_sent += len(frames) // SETTLEMENT
+        self.settlements_sent += len(frames) // SETTLEMENT_SIZE
         return frames
 
     def count_sent(self, bytes frames not None):
@@ -301,7 +301,7 @@ cdef class ChannelDeliveries:
 
         Count settlements that are sent, as frames.
         """
-        self.settlements_sent += len(frames) // SETTLEMENT
+        self.settlements_sent += len(frames) // SETTLEMENT_SIZE
 
     @property
     def full(self):
@@ -1290,6 +1290,9 @@ cdef class LentConnection:
         The socket; -1: there is none that could be lent.
     transport : Transport or None
         The connection.
+    fast : float
+        A thread that asks for messages again within so many seconds reads the socket itself, and waits at most that
+        long for data. A thread that takes messages only now and then, many at a time, sets it to more than its pause.
 
     Notes
     -----
@@ -1313,6 +1316,7 @@ cdef class LentConnection:
 
     def __cinit__(self, *_args, **_options):
         self.fd = self.epoll = -1
+        self.fast = FAST
         self.unsent = b""
         self.later = []
         self.intake = Intake.__new__(Intake)
@@ -1397,11 +1401,11 @@ cdef class LentConnection:
         if not PyThread_acquire_lock(self.lock, NOWAIT_LOCK):
             with nogil:
                 PyThread_acquire_lock(self.lock, WAIT_LOCK)
-        if self.unwatched and monotonic() - self.looked > SLEEPY:
+        if self.unwatched and monotonic() - self.looked > max(SLEEPY, self.fast):
             self.watch()
         if self.received_size or self.sent_size:
             self.transport.count(
-                self.received_size, self.received_frames, self.sent_size, self.sent_size // SETTLEMENT
+                self.received_size, self.received_frames, self.sent_size, self.sent_size // SETTLEMENT_SIZE
             )
             self.received_size = self.received_frames = self.sent_size = 0
         later, self.later = self.later, later
@@ -1497,7 +1501,7 @@ cdef class LentConnection:
     cdef bint fetch(self, bint wait) except -1:
         """Read what has come, or comes soon; True if that were messages."""
         cdef double now = monotonic()
-        cdef bint fast = now - self.looked < FAST
+        cdef bint fast = now - self.looked < self.fast
         cdef int found
         self.looked = now
         if not (fast and self.readable) or self.sleepers:
@@ -1521,7 +1525,9 @@ cdef class LentConnection:
         ):
             return False
         now = monotonic()
-        if now - self.emptied > SLEEPY or now - self.looked > FAST or len(self.transport.sinks) != 1:
+        if now - self.emptied > max(SLEEPY, self.fast) or now - self.looked > self.fast:
+            return False
+        if len(self.transport.sinks) != 1:
             return False
         self.looked = now
         return True
@@ -1534,7 +1540,7 @@ cdef class LentConnection:
         if found == 0:
             fd = self.fd  # with the exclusion: the I/O thread may change it
             with nogil:
-                sockets_wait(fd, <int64_t> (1e6 * FAST))
+                sockets_wait(fd, <int64_t> (1e6 * self.fast))
             found = self.read()
         self.waited = monotonic()
         return found

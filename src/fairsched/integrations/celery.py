@@ -11,6 +11,9 @@ import kombu
 from celery import Celery, bootsteps
 from celery.exceptions import ImproperlyConfigured
 
+from fairsched.config.lanes import Lanes
+from fairsched.errors import ConfigurationError
+from fairsched.integrations.celery_lanes import LanesOfWorker
 from fairsched.integrations.waiting_jobs import Job, Key, WaitingJobs
 
 __all__ = ["fair_shares"]
@@ -20,8 +23,9 @@ def fair_shares(
     app: Celery,
     weights: Mapping[Any, int] | None = None,
     *,
-    key: str | Callable[[Any], object] = "queue",
+    key: str | Callable[[Any], object] | None = None,
     cost: str = "time",
+    lanes: Lanes | None = None,
 ) -> None:
     """Have the workers of a Celery app serve what they have received by deficit weighted round robin.
 
@@ -34,15 +38,19 @@ def fair_shares(
         which have weight 1 by default.
     key : str or callable
         What shares are between: "queue"; ``"header:NAME"``, a header of messages
-        (``apply_async(headers={"tenant": ...})``); or a function of a `celery.worker.request.Request`, which must not
-        block.
+        (``apply_async(headers={"tenant": ...})``); ``"property:NAME"``, a property of messages; or a function of a
+        `celery.worker.request.Request`, which must not block. By default the key of the lanes, and "queue" without
+        lanes.
     cost : "time" or "constant"
         What a task costs: the time that it keeps a pool process busy, or 1.
+    lanes : Lanes, optional
+        Lanes of one of the app's queues, which has their name. A worker that consumes this queue consumes the lanes,
+        too.
 
     Raises
     ------
     ConfigurationError
-        If a value is none of these; the message names it.
+        If a value is none of these, or if the lanes are ordered; the message names it.
     ImproperlyConfigured
         In the worker, if its pool is not the prefork pool on an event loop (``-P prefork``, the default with RabbitMQ).
 
@@ -54,9 +62,13 @@ def fair_shares(
     down.
 
     Only received tasks can be reordered. Each queue gets a channel and so a window of its own
-    (``worker_prefetch_multiplier`` times the processes), so queues of any length are served fairly; for tenants within
-    a queue, choose ``worker_prefetch_multiplier`` so that the window is about as long as a flood that others should
-    not wait for. Tasks with an ETA widen the window of every queue while they wait.
+    (``worker_prefetch_multiplier`` times the processes), so queues of any length are served fairly. Tenants within a
+    queue of any length are served fairly if it has lanes, over which ``fairsched spread`` moves its messages. Without
+    lanes, choose ``worker_prefetch_multiplier`` so that the window is about as long as a flood that others should not
+    wait for. Tasks with an ETA widen the window of every queue while they wait.
+
+    A lane is consumed like a queue, on a channel of its own. Tasks from lanes have the name of the lanes as their
+    queue: a retry of a task is published there.
 
     O(log n) in the waiting tasks of a key. Source: Shreedhar and Varghese, Efficient fair queuing using deficit round
     robin, SIGCOMM 1995.
@@ -65,8 +77,12 @@ def fair_shares(
     --------
     >>> app = Celery("shop")
     >>> fair_shares(app, {"gold": 40, "free": 4})
+    >>> fair_shares(app, {"acme": 10}, lanes=Lanes("celery", key="header:tenant"))
     """
-    find = Key(key, "header", _queue, lambda request, name: (request.message.headers or {}).get(name))
+    _check_lanes(lanes)
+    if key is None:
+        key = lanes.key if lanes else "queue"
+    find = Key(key, _queue, {"header": _header, "property": _property})
     arguments = (weights, cost)
     WaitingJobs(*arguments)  # a wrong value is found here, not in the worker
 
@@ -80,17 +96,42 @@ def fair_shares(
                     f"its pool is {worker.pool_cls.__name__}, and event loop {worker.use_eventloop}"
                 )
             FreeProcesses(worker, WaitingJobs(*arguments), find)
-            worker.app.amqp.Consumer = partial(ChannelForEachQueue, worker)
+            if lanes:
+                self.lanes = LanesOfWorker(worker, lanes)
+            worker.app.amqp.Consumer = partial(ChannelForEachQueue, worker, self.lanes)
 
     steps = app.steps["worker"]
     steps -= {step for step in steps if isinstance(step, type) and issubclass(step, Step)}  # the last call counts
     steps.add(FairShares)
 
 
+def _check_lanes(lanes: object) -> None:
+    if lanes is None:
+        return
+    if not isinstance(lanes, Lanes):
+        raise ConfigurationError(f"lanes must be Lanes(...) or None, got {lanes!r}")
+    if lanes.ordered:
+        raise ConfigurationError(
+            f"lanes {lanes.name!r} are ordered, which a pool of processes cannot keep: use fairsched.Consumer, or "
+            "ordered=False"
+        )
+
+
 class Step(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery has no types
     """Gives free pool processes to waiting tasks by turns."""
 
     requires = ("celery.worker.components:Pool",)
+    lanes: LanesOfWorker | None = None
+
+    def register_with_event_loop(self, worker: Any, hub: Any) -> None:
+        """Have the loop, which is new after a lost connection, listen to the thread that hears of lanes."""
+        if self.lanes:
+            self.lanes.listen(hub)
+
+    def stop(self, worker: Any) -> None:
+        """End that thread."""
+        if self.lanes:
+            self.lanes.stop()
 
 
 class FreeProcesses:
@@ -173,55 +214,102 @@ class ChannelForEachQueue(kombu.Consumer):  # type: ignore[misc]  # kombu has no
     is used again when the queue is consumed again.
     """
 
-    def __init__(self, worker: Any, *args: Any, **options: Any) -> None:
+    def __init__(self, worker: Any, lanes: LanesOfWorker | None, *args: Any, **options: Any) -> None:
         self._worker = worker
+        self._lanes = lanes
         self._own: dict[str, kombu.Consumer] = {}
         super().__init__(*args, **options)
 
     def qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Set the window of each queue."""
         for own in self._own.values():
-            own.qos(prefetch_size, prefetch_count, apply_global)
+            if not (apply_global and _is_quorum(own)):
+                own.qos(prefetch_size, prefetch_count, apply_global)
 
     def cancel(self) -> None:
         """Cancel all consumers."""
+        if self._lanes:
+            self._lanes.end(self)
         for name in list(self._active_tags):
             self._cancel(name)
 
     close = cancel
 
     def cancel_by_queue(self, queue: Any) -> None:
-        """Cancel the consumer of a queue."""
+        """Cancel the consumer of a queue, and of its lanes."""
         name = getattr(queue, "name", queue)
         if name in self._active_tags:
             self._cancel(name)
         self._queues.pop(name, None)
+        if self._lanes and name == self._lanes.name:
+            self._lanes.end(self)
 
     def _cancel(self, name: str) -> None:
         del self._active_tags[name]
         self._own[name].cancel()
 
+    def add_lane(self, queue: kombu.Queue) -> None:
+        """Declare and consume a lane; an error of its channel leaves the other channels as they are."""
+        channel = self._channel_of(queue.name)
+        try:
+            self._queues[queue.name] = queue = queue(channel)
+            queue.declare()
+            self._open(queue, channel, self.no_ack)
+        except self._worker.consumer.channel_errors:
+            self._queues.pop(queue.name, None)
+            self._own.pop(queue.name, None)
+            raise
+
+    def close_lane(self, name: str) -> None:
+        """Close the channel of a lane: in one step its consumer ends, and what is under way returns to the lane."""
+        self._active_tags.pop(name, None)
+        self._queues.pop(name, None)
+        own = self._own.pop(name, None)
+        if own is not None:
+            own.channel.close()
+
     def _basic_consume(self, queue: Any, consumer_tag: Any = None, no_ack: Any = None, nowait: bool = True) -> Any:
-        if queue.name in self._active_tags:
-            return self._active_tags[queue.name]
+        if queue.name not in self._active_tags:
+            self._open(queue, self._channel_of(queue.name), no_ack)
+            if self._lanes and queue.name == self._lanes.name:
+                self._lanes.begin(self)
+        return self._active_tags[queue.name]
+
+    def _channel_of(self, name: str) -> Any:
+        before = self._own.get(name)
+        return before.channel if before else self.channel.connection.client.channel()
+
+    def _open(self, queue: Any, channel: Any, no_ack: Any) -> None:
         consumer = self._worker.consumer
-        before = self._own.get(queue.name)
-        channel = before.channel if before else self.channel.connection.client.channel()
         own = self._own[queue.name] = kombu.Consumer(
             channel, [queue], no_ack=no_ack, auto_declare=False,
             on_decode_error=self.on_decode_error, on_message=partial(self._received, queue.name),
         )  # fmt: skip
         own.accept = self.accept
         window = consumer.qos.value if consumer.qos else consumer.initial_prefetch_count
-        own.qos(0, window, getattr(consumer, "qos_global", True))
+        own.qos(0, window, getattr(consumer, "qos_global", True) and not _is_quorum(own))
         own.consume()
-        tag = self._active_tags[queue.name] = own._active_tags[queue.name]
-        return tag
+        self._active_tags[queue.name] = own._active_tags[queue.name]
 
     def _received(self, queue: str, message: Any) -> None:
         message.delivery_info["queue"] = queue
+        if self._lanes:
+            self._lanes.received(queue, message)
         self.on_message(message)
+
+
+def _is_quorum(consumer: kombu.Consumer) -> bool:
+    """Whether a consumer's queue is a quorum queue, for which RabbitMQ refuses windows of channels (``global``)."""
+    return any((queue.queue_arguments or {}).get("x-queue-type") == "quorum" for queue in consumer.queues)
 
 
 def _queue(request: Any) -> object:
     return request.message.delivery_info["queue"]
+
+
+def _header(request: Any, name: str) -> object:
+    return (request.message.headers or {}).get(name)
+
+
+def _property(request: Any, name: str) -> object:
+    return (request.message.properties or {}).get(name)

@@ -63,7 +63,7 @@ class FairShares(Middleware):  # type: ignore[misc]  # dramatiq has no types whe
     ) -> None:
         self._arguments = (weights, cost)
         self._key = Key(
-            key, "option", lambda message: message.queue_name, lambda message, name: message.options.get(name)
+            key, lambda message: message.queue_name, {"option": lambda message, name: message.options.get(name)}
         )
         WaitingJobs(*self._arguments)  # a wrong value is found here, not in the worker
 

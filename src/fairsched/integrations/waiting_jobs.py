@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
@@ -12,6 +13,7 @@ from fairsched.amqp.keyvalue import NO_KEY, hashable
 from fairsched.config.tenants import OTHERS
 from fairsched.config.weights import check_weight, quanta_of
 from fairsched.consumer.cost import ConstantCost, TimeCost
+from fairsched.consumer.keys import PROPERTIES
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
@@ -114,36 +116,39 @@ class Key:
     ----------
     key : str or callable
         "queue", ``"<source>:NAME"``, or a function of the message.
-    source : str
-        Where the framework keeps named values: "header" or "option".
-    queue, named : callable
-        Message to the name of its queue; message and NAME to a value.
+    queue : callable
+        Message to the name of its queue.
+    sources : mapping
+        Where the framework keeps named values, such as "header" or "option": message and NAME to a value.
 
     Raises
     ------
     ConfigurationError
-        If `key` is none of these.
+        If `key` is none of these, or names a property that messages do not have.
     """
 
     def __init__(
         self,
         key: str | Callable[[Any], object],
-        source: str,
         queue: Callable[[Any], object],
-        named: Callable[[Any, str], object],
+        sources: Mapping[str, Callable[[Any, str], object]],
     ) -> None:
-        prefix, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
+        source, _, name = key.partition(":") if isinstance(key, str) else ("", "", "")
         self._reports = LogLimit()
         self._function: Callable[[Any], object]
         if key == "queue":
             self._function = queue
-        elif prefix == source and name:
-            self._function = lambda message: named(message, name)
+        elif source in sources and name:
+            if source == "property" and name not in PROPERTIES:
+                known = ", ".join(sorted(PROPERTIES))
+                raise ConfigurationError(f"key {key!r}: no such property; there are {known}")
+            self._function = partial(_named, sources[source], name)
         elif callable(key):
             check_plain(key, "key")
             self._function = key
         else:
-            raise ConfigurationError(f"key must be 'queue', '{source}:NAME' or a function, got {key!r}")
+            allowed = ", ".join(f"'{source}:NAME'" for source in sources)
+            raise ConfigurationError(f"key must be 'queue', {allowed} or a function, got {key!r}")
 
     def __call__(self, message: Any) -> Hashable:
         """Return the slot of a message: "" if it has no key, or if the function fails, which is logged."""
@@ -155,3 +160,7 @@ class Key:
                 _log.exception("key function failed; such messages get no key")
             return NO_KEY
         return slot
+
+
+def _named(find: Callable[[Any, str], object], name: str, message: Any) -> object:
+    return find(message, name)

@@ -16,7 +16,7 @@ from fairsched.publisher.lane_upkeep import LaneUpkeep
 from fairsched.publisher.transport import PublisherTransport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fairsched.publisher.spread import Spread
 
@@ -101,6 +101,10 @@ class IOThread(ConnectionThread):
         """Make the I/O thread send the messages in the window."""
         if not self._ended.is_set():
             self._loop.add_callback_threadsafe(self._send)
+
+    def when_lanes_open(self, done: Callable[[], object]) -> None:
+        """Have a function called in the I/O thread once the lanes of all hot tenants are open, or could not be."""
+        self._loop.add_callback_threadsafe(lambda: self._lanes.when_open(done))
 
     # The thread --------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,9 @@ class LaneUpkeep:
         self._moves: dict[str, tuple[bytes, str]] = {}
         #: Own lanes of hot tenants that could not be opened, which is logged once.
         self._failed: dict[str, tuple[Spread, Any]] = {}
+        #: Number of own lanes that are being opened, and what is called when it is 0.
+        self._opening = 0
+        self._when_open: list[Callable[[], object]] = []
         self._next = time.monotonic() + _PERIOD
 
     def connected(self, transport: Transport) -> None:
@@ -123,6 +126,18 @@ class LaneUpkeep:
                 for tenant, lane in spread.placement.take_fresh():
                     self._open_own(spread, tenant, lane, is_first=True)
 
+    def when_open(self, done: Callable[[], object]) -> None:
+        """Call a function once the lanes of all hot tenants are open, or cannot be opened for now."""
+        self.open_fresh()
+        self._when_open.append(done)
+        self._call_if_open()
+
+    def _call_if_open(self) -> None:
+        if not self._opening:
+            due, self._when_open = self._when_open, []
+            for done in due:
+                done()
+
     def _check_own(self, spread: Spread, tenant: Any, lane: str) -> None:
         """Open a lane that existed before, unless it was deleted in the meantime."""
 
@@ -136,17 +151,19 @@ class LaneUpkeep:
 
     def _open_own(self, spread: Spread, tenant: Any, lane: str, *, is_first: bool) -> None:
         def on_done(error: Exception | None, existed: bool) -> None:
+            self._opening -= 1
             if error is None and existed:
                 # Workers may have agreed to delete it before they heard that it is in use.
                 self._loop.call_later(2 * NOTICE, partial(self._check_own, spread, tenant, lane))
-                return
-            if error is None:
+            elif error is None:
                 spread.placement.opened(lane)
-                return
-            self._failed[lane] = spread, tenant
-            if is_first and isinstance(error, PublishFailed):
-                _log.warning("%s. Until then its messages go to the bucket of their tenant", error)
+            else:
+                self._failed[lane] = spread, tenant
+                if is_first and isinstance(error, PublishFailed):
+                    _log.warning("%s. Until then its messages go to the bucket of their tenant", error)
+            self._call_if_open()
 
+        self._opening += 1
         self._opener.open_own(spread.lanes, lane, tenant, on_done)
 
     def _try_again(self) -> None:

@@ -10,6 +10,9 @@ from fairsched.amqp.urls import check_urls
 from fairsched.config.lanes import Lanes
 from fairsched.errors import ConfigurationError
 
+#: Unconfirmed messages, unless given.
+CONFIRM_WINDOW = 2000
+
 
 class PublisherOptions:
     """The options of a publisher, checked.
@@ -44,7 +47,7 @@ class PublisherOptions:
         url: str | Sequence[str],
         *,
         mandatory: bool = True,
-        confirm_window: int = 2000,
+        confirm_window: int = CONFIRM_WINDOW,
         confirm_bytes: int = 32 << 20,
         confirm_timeout: float = 30.0,
         connect_timeout: float = 30.0,

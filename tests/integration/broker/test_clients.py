@@ -21,7 +21,8 @@ SCRIPTS = Path(__file__).parents[2] / "support" / "clients"
 def finished(command: Sequence[str], **variables: str) -> str:
     """Run a program to its end, and return what it printed."""
     # Warnings of theirs are not ours.
-    environment = {**os.environ, "PYTHONWARNINGS": "ignore", **variables}
+    paths = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONPATH": paths, **variables}
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=150, check=False, env=environment
     )  # fmt: skip

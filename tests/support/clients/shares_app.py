@@ -11,6 +11,7 @@ import celery
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
+from fairsched import Lanes
 from fairsched.integrations.celery import fair_shares
 from fairsched.integrations.dramatiq import FairShares
 
@@ -26,7 +27,9 @@ app.conf.update(
     worker_cancel_long_running_tasks_on_connection_loss=False,
 )
 dramatiq.set_broker(RabbitmqBroker(url=os.environ["BROKER_URL"]))
-if ARGUMENTS:
+if "lanes" in ARGUMENTS:
+    fair_shares(app, **{**ARGUMENTS, "lanes": Lanes(**ARGUMENTS["lanes"])})
+elif ARGUMENTS:
     fair_shares(app, **{name: value for name, value in ARGUMENTS.items() if name != "key"},
                 key=ARGUMENTS.get("key", "queue").replace("option:", "header:"))  # fmt: skip
     dramatiq.get_broker().add_middleware(FairShares(**ARGUMENTS))
@@ -38,6 +41,15 @@ def work(name: str, busy: float) -> None:
     time.sleep(busy)
     with open(os.environ["DONE"], "a") as file:
         file.write(f"{name} {began}\n")
+
+
+@app.task(name="again", bind=True, max_retries=1)
+def again(task: celery.Task) -> None:
+    """Note the try, the tenant and the queue, and retry once."""
+    request = task.request
+    work(f"{request.retries}:{request.headers['tenant']}:{request.delivery_info['routing_key']}", 0)
+    if not request.retries:
+        raise task.retry(countdown=0)
 
 
 in_celery = app.task(name="work", ignore_result=True)(work)

@@ -19,6 +19,7 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue,
 from support.differences import operations as ops
 from support.differences.barrier import Barrier
 from support.differences.operations import BRIEF, EXPIRES
+from support.waiting import eventually
 from support.wireclient import PATIENCE, Delivered, WireClient, raw_method
 
 #: What the runner observed at one operation, by what it is; of equal sessions on equal brokers, equal.
@@ -479,15 +480,15 @@ class SessionRun:
     def outlives(self, link: Link, bind: Any) -> bool:
         """Whether a queue, which is bound, since that is no use of it, is there longer than one of the runner's."""
         witness = built(Queue.Bind, queue=f"{WITNESS} of queues", exchange="amq.direct", routing_key="of nobody")
-        pause = 0.0
-        while True:
+        there = True
+
+        def one_is_gone() -> bool:
+            nonlocal there
             there = self.succeeds(link, bind)
-            if not there:
-                return False
-            if not self.succeeds(link, witness):
-                return True
-            time.sleep(pause)
-            pause = 0.01
+            return not there or not self.succeeds(link, witness)
+
+        eventually(one_is_gone)
+        return there
 
     def succeeds(self, link: Link, method: Any) -> bool:
         link.cast(ASKING, method)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
+from support.waiting import eventually
 
 from fairsched.spark.datasource import RabbitMQDataSource
 from fairsched.spark.source.options import source_options
@@ -57,10 +58,7 @@ def interrupt(fault: dict[str, Any], stage: str, seq: int) -> None:
         os._exit(7)
     if fault["action"] == "kill executor":
         os.kill(parent_of(os.getppid()), signal.SIGKILL)
-    deadline = time.monotonic() + 120
-    while not (folder / "go").exists():
-        assert time.monotonic() < deadline, f"{folder}/go never came"
-        time.sleep(0.02)  # between two looks
+    eventually((folder / "go").exists, 120, f"{folder}/go comes")
 
 
 class Watched(PartitionReader):

@@ -10,6 +10,7 @@ SECTIONS = {
     },
     "Run a worker": {
         "run": "Consume queues with the handlers of your app.",
+        "spread": "Move the messages of one queue to the lanes of their tenants.",
         "check": "Check an app's settings, and that its brokers and queues are there.",
     },
     "Ask a running worker": {

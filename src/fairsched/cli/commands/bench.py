@@ -40,21 +40,25 @@ _DEFAULT = Plan()
     help="Handler time per message.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=_DEFAULT.seed, show_default=True, help="Random seed of the arrivals.")
+@click.option(
+    "--consumer", "names", type=click.Choice([one.name for one in CONTESTANTS]), multiple=True,
+    help="Measure this consumer alone; may be repeated.  [default: all]",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of the table.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False, writable=True, path_type=Path), metavar="FILE.png",
     help="Plot how long each message of a quiet tenant waited.",
 )  # fmt: skip
 def bench(
-    url: str | None, flood: int, tenants: int, each: int, service_time: float, seed: int, as_json: bool,
-    plot: Path | None,
+    url: str | None, flood: int, tenants: int, each: int, service_time: float, seed: int, names: tuple[str, ...],
+    as_json: bool, plot: Path | None,
 ) -> None:  # fmt: skip
     """Measure how long quiet tenants wait while another floods a worker.
 
     One tenant publishes its flood before the worker starts; the quiet tenants publish now and then while the worker
-    handles the flood. Four consumers handle the same messages, one consumer after the other: pika with one queue for
-    all tenants (FIFO), pika with a queue per tenant, basic.get from each of these queues in turn (round robin), and
-    fairsched.
+    handles the flood. Five consumers handle the same messages, one consumer after the other: pika with one queue for
+    all tenants (FIFO), pika with a queue per tenant, basic.get from each of these queues in turn (round robin),
+    fairsched with these queues, and fairsched with one name for all tenants that is spread over lanes.
     """
     if plot:
         check_picture(plot)
@@ -62,7 +66,7 @@ def bench(
     plan = Plan(flood, tenants, each, service_time, seed)
     outcomes: list[Outcome] = []
     with _place(url) as (address, where):
-        for contestant in CONTESTANTS:
+        for contestant in (one for one in CONTESTANTS if not names or one.name in names):
             if not as_json:
                 click.echo(f"{contestant.name}: {contestant.description} …", err=True)
             outcomes.append(run(contestant, address, plan))

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import click
 
+from fairsched.amqp.bounds import LARGEST_PORT
 from fairsched.cli import exits
 from fairsched.consumer.signals import graceful
 
@@ -18,14 +19,14 @@ _PORT = 5672
 @click.command(epilog=exits.EPILOG)
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=click.IntRange(0, LARGEST_PORT),
     default=_PORT,
     show_default=True,
     help="Listen on this port of 127.0.0.1; 0: a free port.",
 )
 @click.option(
     "--status-port",
-    type=click.IntRange(0, 65535),
+    type=click.IntRange(0, LARGEST_PORT),
     metavar="PORT",
     help="Show queues and consumers over HTTP on this port of 127.0.0.1; 0: a free port. [default: off]",
 )

@@ -12,7 +12,9 @@ from fairsched.cli.flood import Outcome, Plan
 from fairsched.cli.output.bench_table import format_wait
 from fairsched.config.durations import format_duration
 
-COLOURS = ("#b3261e", "#b07400", "#3b7dd8", "#2e7d4f")
+COLOURS = {
+    "FIFO": "#b3261e", "pika": "#b07400", "round robin": "#3b7dd8", "fairsched": "#2e7d4f", "lanes": "#7b3fa0",
+}  # fmt: skip
 INK, GRID = "#222222", "#e3e6ea"
 #: A wait shorter than this cannot be told from none.
 _SHORTEST = 1e-4
@@ -37,11 +39,17 @@ def draw_waits(outcomes: Sequence[Outcome], plan: Plan, path: Path) -> None:
     figure = Figure(figsize=(9, 4.4), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for one, colour in zip(outcomes, COLOURS, strict=False):
+    for one in outcomes:
         times, waits = zip(*sorted(one.waits), strict=True)
         label = f"{one.name}: p99 {format_wait(one.p99)}, {one.rate:,.0f} messages per second"
         axes.plot(
-            times, [max(_SHORTEST, wait) for wait in waits], ".", markersize=4, color=colour, label=label, alpha=0.7
+            times,
+            [max(_SHORTEST, wait) for wait in waits],
+            ".",
+            markersize=4,
+            color=COLOURS[one.name],
+            label=label,
+            alpha=0.7,
         )
     axes.set_yscale("log")
     axes.set_xlabel("published, seconds after the worker started", color=INK)

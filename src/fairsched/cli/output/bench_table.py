@@ -27,7 +27,8 @@ def view(outcomes: Sequence[Outcome], plan: Plan, where: str) -> Group:
             one.name, *(format_wait(wait) for wait in (one.p50, one.p99, one.longest)), f"{one.lag:,}",
             f"{one.jain:.3f}", f"{one.rate:,.0f}",
         )  # fmt: skip
-    notes = [f"{one.name}: {one.description}" for one in CONTESTANTS]
+    shown = {one.name for one in outcomes}
+    notes = [f"{one.name}: {one.description}" for one in CONTESTANTS if one.name in shown]
     return Group(table, *notes, "All but msg/s: of the quiet tenants; lag: messages handled while one of theirs waits.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -54,18 +55,8 @@ def _note(report: Report) -> str:
 
 def _bars(axes: Axes, report: Report) -> None:
     rows = report["queues"]
-    places = range(len(rows))
-    axes.bar(places, [row["share"] for row in rows], width=0.62, color=SHARE, label="share received", zorder=2)
-    ideals = [row["ideal"] for row in rows]
-    axes.hlines(
-        ideals,
-        [place - 0.42 for place in places],
-        [place + 0.42 for place in places],
-        color=IDEAL,
-        linewidth=2.2,
-        label="ideal (its quantum over the sum)",
-        zorder=3,
-    )
+    shares = [(row["share"], row["ideal"]) for row in rows]
+    places = draw_shares_and_ideals(axes, shares, "ideal (its quantum over the sum)")
     for place, row in zip(places, rows, strict=True):
         axes.annotate(
             f"{row['error']:+.1%}" if row["error"] else "exact",
@@ -81,6 +72,29 @@ def _bars(axes: Axes, report: Report) -> None:
     axes.set_xlabel("queue, and its quantum", color=INK)
 
 
+def draw_shares_and_ideals(axes: Axes, shares: Sequence[tuple[float, float]], ideal: str) -> range:
+    """Draw a bar for each share and a mark for its ideal share, which `ideal` labels; return the places of the bars."""
+    places = range(len(shares))
+    axes.bar(places, [share for share, _ in shares], width=0.62, color=SHARE, label="share received", zorder=2)
+    axes.hlines(
+        [wanted for _, wanted in shares],
+        [place - 0.42 for place in places],
+        [place + 0.42 for place in places],
+        color=IDEAL,
+        linewidth=2.2,
+        label=ideal,
+        zorder=3,
+    )
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+    return places
+
+
+def remove_frame(axes: Axes) -> None:
+    """Leave of the frame and its ticks only the line below the plot."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
 def _grade(error: float) -> str:
     return "good" if abs(error) <= GOOD else "tolerable" if abs(error) <= TOLERABLE else "bad"
 
@@ -90,11 +104,9 @@ def _frame(axes: Axes, note: str) -> None:
     axes.text(0, 1.03, note, transform=axes.transAxes, fontsize=9.5, color="#555555", parse_math=False)
     axes.set_ylabel("share of messages", color=INK)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     axes.margins(y=0.12)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color=GRID, zorder=0)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0)
+    remove_frame(axes)
     axes.legend(frameon=False, loc="best", fontsize=9.5)

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg  # draws without a d
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from fairsched.cli.output.shares_plot import GRID, IDEAL, INK, SHARE
+from fairsched.cli.output.shares_plot import GRID, INK, draw_shares_and_ideals, remove_frame
 from fairsched.simulator import Result
 
 #: More lines than this cannot be told apart; those with the most messages are drawn.
@@ -44,32 +44,17 @@ def draw_simulation(result: Result, path: Path) -> None:
     for axes in panels:
         axes.set_xlim(0, float(result.timeline.times[-1]) if len(result.timeline.times) else 1.0)
         axes.grid(axis="y", color=GRID, zorder=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(length=0)
+        remove_frame(axes)
     panels[-1].set_xlabel("seconds", color=INK)
     figure.savefig(path, format="png")
 
 
 def _shares(axes: Axes, result: Result) -> None:
-    places = range(len(result.queues))
-    axes.bar(
-        places, [queue.share for queue in result.queues], width=0.62, color=SHARE, label="share received", zorder=2
-    )
-    axes.hlines(
-        [queue.ideal for queue in result.queues],
-        [place - 0.42 for place in places],
-        [place + 0.42 for place in places],
-        color=IDEAL,
-        linewidth=2.2,
-        label="ideal",
-        zorder=3,
-    )
+    places = draw_shares_and_ideals(axes, [(queue.share, queue.ideal) for queue in result.queues], "ideal")
     if len(result.queues) <= 4 * _LINES:
         axes.set_xticks(places, [queue.name for queue in result.queues], color=INK)
     axes.set_ylabel("share of the service", color=INK)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0)
+    remove_frame(axes)
     axes.legend(frameon=False, fontsize=8.5)
 
 

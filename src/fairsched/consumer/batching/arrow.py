@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 FIXED = ("body", "queue", "exchange", "routing_key", "redelivered")
 #: Properties that can be a column.
 PROPERTIES = tuple(name for name in PROPERTY_NAMES if name != "headers")
-#: Octets of one column of a record batch, whose offsets have 32 bits.
-_MOST = 2**31 - 1
+#: Octets of one column of a record batch.
+_MOST = MessageColumns.MOST
 #: Names of queues that are kept, present and earlier ones.
 _MOST_QUEUES = 4096
 

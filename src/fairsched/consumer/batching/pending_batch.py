@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fairsched.scheduling._fairqueue import FairQueue
 
 #: How often a thread that waits looks whether the shutdown timeout is over, in seconds.
-_SLICE = 1.0
+SLICE = 1.0
 
 
 class PendingBatch:
@@ -117,10 +117,10 @@ def take(found: list[list[Message]], client: Client, worker_queue: FairQueue, li
 
 def _fill(pending: PendingBatch, client: Client, size: int) -> None:
     """Wait for the messages of a batch; the end of deliveries completes it, unless they are to be returned."""
-    pending.take(size, _SLICE)
+    pending.take(size, SLICE)
     try:
         while missing := pending.missing():
-            pending.take(missing, min(_SLICE, pending.left()))
+            pending.take(missing, min(SLICE, pending.left()))
     except ShutDown:
         if client.returning:
             raise

@@ -5,7 +5,7 @@ tables; it returns False unless they are well formed and nothing follows them. `
 and, if the method has a content, the frames of the content; `method_write` writes a method without arguments.
 
 Source: AMQP 0-9-1, sections 1.4 and 1.8, as RabbitMQ's errata have it; RabbitMQ's extensions (basic.nack,
-confirm.select, exchange.bind, exchange.unbind, connection.blocked, connection.update-secret).
+confirm.select, exchange.bind, exchange.unbind, connection.blocked).
 Thread safety: none; the caller synchronizes. Complexity: O(octets).
 """
 
@@ -14,8 +14,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from fairsched.core.amqp.ackledger cimport VERDICT_ACK, VERDICT_REJECT, VERDICT_REQUEUE, Frame
 from fairsched.core.amqp.constants cimport (
     ACCESS_REQUEST_OK, BASIC_CANCEL, BASIC_CANCEL_OK, BASIC_CONSUME_OK, BASIC_DELIVER, BASIC_GET_EMPTY, BASIC_GET_OK,
-    BASIC_RETURN, CHANNEL_CLOSE, CHANNEL_FLOW, CHANNEL_FLOW_OK, CHANNEL_OPEN_OK, CONNECTION_BLOCKED, CONNECTION_CLOSE,
-    CONNECTION_OPEN_OK, CONNECTION_SECURE, CONNECTION_START, CONNECTION_TUNE, FRAME_END, FRAME_HEAD, FRAME_METHOD,
+    BASIC_RETURN, CHANNEL_CLOSE, CHANNEL_FLOW_OK, CHANNEL_OPEN_OK, CONNECTION_BLOCKED, CONNECTION_CLOSE,
+    CONNECTION_OPEN_OK, CONNECTION_START, CONNECTION_TUNE, FRAME_END, FRAME_HEAD, FRAME_METHOD,
     QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK,
 )
 from fairsched.core.amqp.contents cimport Content, contents_size, contents_write
@@ -41,10 +41,6 @@ cdef struct ConnectionTuneOk:
     uint32_t frame_max
     uint32_t heartbeat
 
-cdef struct ConnectionUpdateSecret:
-    Text new_secret
-    Text reason
-
 cdef struct Close:           # of a connection or a channel
     uint32_t reply_code
     Text reply_text
@@ -61,10 +57,6 @@ cdef inline bint connection_start_ok_read(Reader* r, ConnectionStartOk* m) noexc
     m.locale = reader_short(r)
     return reader_done(r)
 
-cdef inline bint connection_secure_ok_read(Reader* r, Text* response) noexcept nogil:
-    response[0] = reader_long(r)
-    return reader_done(r)
-
 cdef inline bint connection_tune_ok_read(Reader* r, ConnectionTuneOk* m) noexcept nogil:
     m.channel_max = <uint32_t> reader_number(r, 2)
     m.frame_max = <uint32_t> reader_number(r, 4)
@@ -77,11 +69,6 @@ cdef inline bint connection_open_read(Reader* r, Text* virtual_host) noexcept no
     reader_number(r, 1)  # reserved: insist
     return reader_done(r)
 
-cdef inline bint connection_update_secret_read(Reader* r, ConnectionUpdateSecret* m) noexcept nogil:
-    m.new_secret = reader_long(r)
-    m.reason = reader_short(r)
-    return reader_done(r)
-
 cdef inline bint close_read(Reader* r, Close* m) noexcept nogil:
     """Read connection.close or channel.close."""
     m.reply_code = <uint32_t> reader_number(r, 2)
@@ -92,14 +79,6 @@ cdef inline bint close_read(Reader* r, Close* m) noexcept nogil:
 
 # Sent by clients: classes channel and access --------------------------------------------------------------------------
 
-cdef struct AccessRequest:
-    Text realm
-    bint exclusive
-    bint passive
-    bint active
-    bint write
-    bint read
-
 cdef inline bint channel_open_read(Reader* r) noexcept nogil:
     reader_short(r)  # reserved: out-of-band
     return reader_done(r)
@@ -107,17 +86,6 @@ cdef inline bint channel_open_read(Reader* r) noexcept nogil:
 cdef inline bint channel_flow_read(Reader* r, bint* active) noexcept nogil:
     """Read channel.flow or channel.flow-ok."""
     active[0] = reader_number(r, 1) & 1
-    return reader_done(r)
-
-cdef inline bint access_request_read(Reader* r, AccessRequest* m) noexcept nogil:
-    cdef uint64_t bits
-    m.realm = reader_short(r)
-    bits = reader_number(r, 1)
-    m.exclusive = bits & 1
-    m.passive = bits >> 1 & 1
-    m.active = bits >> 2 & 1
-    m.write = bits >> 3 & 1
-    m.read = bits >> 4 & 1
     return reader_done(r)
 
 
@@ -314,10 +282,6 @@ cdef inline bint basic_cancel_read(Reader* r, BasicCancel* m) noexcept nogil:
     m.no_wait = reader_number(r, 1) & 1
     return reader_done(r)
 
-cdef inline bint basic_cancel_ok_read(Reader* r, Text* consumer_tag) noexcept nogil:
-    consumer_tag[0] = reader_short(r)
-    return reader_done(r)
-
 cdef inline bint basic_publish_read(Reader* r, BasicPublish* m) noexcept nogil:
     cdef uint64_t bits
     reader_number(r, 2)
@@ -415,11 +379,6 @@ cdef inline void connection_start_write(
     bytes_long(out, locales)
     method_end(out, start)
 
-cdef inline void connection_secure_write(Bytes* out, Text challenge) noexcept nogil:
-    cdef int64_t start = method_begin(out, 0, CONNECTION_SECURE)
-    bytes_long(out, challenge)
-    method_end(out, start)
-
 cdef inline void connection_tune_write(
     Bytes* out, uint32_t channel_max, uint32_t frame_max, uint32_t heartbeat
 ) noexcept nogil:
@@ -465,9 +424,6 @@ cdef inline void channel_close_write(
 
 cdef inline void channel_open_ok_write(Bytes* out, uint32_t channel) noexcept nogil:
     method_write_number(out, channel, CHANNEL_OPEN_OK, 0, 4)  # reserved: a long string
-
-cdef inline void channel_flow_write(Bytes* out, uint32_t channel, bint active) noexcept nogil:
-    method_write_number(out, channel, CHANNEL_FLOW, active, 1)
 
 cdef inline void channel_flow_ok_write(Bytes* out, uint32_t channel, bint active) noexcept nogil:
     method_write_number(out, channel, CHANNEL_FLOW_OK, active, 1)

@@ -120,10 +120,6 @@ cdef inline void bytes_take(Bytes* b, int64_t size) noexcept nogil:
     if b.begin == b.end:
         b.begin = b.end = 0
 
-cdef inline void bytes_cut(Bytes* b, int64_t size) noexcept nogil:
-    """Keep only the first `size` octets."""
-    b.end = min(b.end, b.begin + size)
-
 cdef inline void bytes_grow(Bytes* b, int64_t size) noexcept nogil:
     """Make room for `size` more octets; in place if at least half of the octets were taken."""
     cdef int64_t held = b.end - b.begin, room = max(2 * b.room, <int64_t> BYTES_LEAST)

@@ -174,16 +174,6 @@ cdef inline bint tables_get(Text table, Text name, Field* found) noexcept nogil:
             return True
     return False
 
-cdef inline int64_t tables_count(Text table, bint named=True) noexcept nogil:
-    """Return the number of fields of a table or an array."""
-    cdef TableWalk w = tables_walk(table, named)
-    cdef Text name
-    cdef Field field
-    cdef int64_t count = 0
-    while tables_next(&w, &name, &field):
-        count += 1
-    return count
-
 
 # Values ---------------------------------------------------------------------------------------------------------------
 

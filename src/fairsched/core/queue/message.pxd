@@ -1,9 +1,8 @@
 """One message of a queue, and the memory of many.
 
 States. AVAILABLE and HELD (not deliverable before its time) both count as available. ACQUIRED is one consumer's, until
-it settles; STEALABLE likewise, but the queue may take it back. DELETED has left the queue; its memory stays linked
-while it is referenced (`references`: by cursors, and by the consumer that acquired it), so that a walk can continue
-from it.
+it settles. DELETED has left the queue; its memory stays linked while it is referenced (`references`: by cursors, and by
+the consumer that acquired it), so that a walk can continue from it.
 
 The consumer that acquired a message holds a lease. Settling names the lease, so that a settlement does nothing if the
 message was taken back meanwhile, and perhaps given to another consumer.
@@ -24,7 +23,6 @@ cdef enum MessageState:
     MESSAGE_AVAILABLE
     MESSAGE_HELD
     MESSAGE_ACQUIRED
-    MESSAGE_STEALABLE
     MESSAGE_DELETED
 
 cdef enum Reason:  # why a message left the queue without having been acknowledged
@@ -306,7 +304,7 @@ cdef inline Message* messages_turned(Message* m) noexcept nogil:
     return turned
 
 cdef inline bint message_taken(const Message* m) noexcept nogil:
-    return m.state == <uint32_t> MESSAGE_ACQUIRED or m.state == <uint32_t> MESSAGE_STEALABLE
+    return m.state == <uint32_t> MESSAGE_ACQUIRED
 
 cdef inline uint64_t message_holder(const Message* m) noexcept nogil:
     """Return the consumer that has it, or had it when it left; 0: none, it was given back or never acquired."""

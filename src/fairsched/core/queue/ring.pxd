@@ -11,7 +11,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from fairsched.core.queue.cursor cimport cursors_unblock
 from fairsched.core.queue.message cimport (
-    MESSAGE_ACQUIRED, MESSAGE_DELETED, MESSAGE_STEALABLE, REASON_OVERFLOW, Message, message_taken,
+    MESSAGE_ACQUIRED, MESSAGE_DELETED, REASON_OVERFLOW, Message, message_taken,
 )
 from fairsched.core.queue.order.order cimport KIND_FAIR, KIND_SORTED, Order, order_look, order_oldest
 from fairsched.core.queue.overflow cimport OVERFLOW_RING, overflow_fits
@@ -81,10 +81,3 @@ cdef inline void queue_trim(Call* call, uint64_t newest) noexcept nogil:
         queue_lock(q)
         queue_ring(q, call, newest)
         queue_unlock(q)
-
-cdef inline bint queue_make_stealable(Queue* q, Message* m, bint stealable) noexcept nogil:
-    """Locked. Allow the queue to take an acquired message back, or no longer. False: it has done so."""
-    if not message_taken(m):
-        return False
-    m.state = MESSAGE_STEALABLE if stealable else MESSAGE_ACQUIRED
-    return True

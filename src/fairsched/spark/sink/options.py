@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairsched.errors import ConfigurationError
+from fairsched.publisher.options import CONFIRM_WINDOW
 from fairsched.spark.broker import Broker
 from fairsched.spark.optionreader import OptionReader
 
@@ -35,7 +36,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         exchange=reader.text("exchange", ""),
         routing_key=reader.text("routingKey", ""),
         mandatory=reader.flag("mandatory", True),
-        confirm_window=reader.number("confirmWindow", 2000),
+        confirm_window=reader.number("confirmWindow", CONFIRM_WINDOW),
         confirm_timeout=reader.seconds("confirmTimeout", "30s"),
         delivery_mode=reader.number("deliveryMode", 2, 1, 2),
         message_id=reader.choice("messageId", "auto", "column", "none"),

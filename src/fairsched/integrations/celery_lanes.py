@@ -1,0 +1,209 @@
+"""Lanes in a Celery worker: which of them its consumer consumes, and how they stand."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import kombu
+from amqp.exceptions import ResourceError
+
+from fairsched.config.lanes import Lanes
+from fairsched.config.queues import Queue
+from fairsched.consumer.log_limit import LogLimit
+from fairsched.integrations.celery_urls import broker_urls
+from fairsched.lanes.own_lanes import Activity
+from fairsched.lanes.registry import LaneRegistry
+
+if TYPE_CHECKING:
+    from fairsched.integrations.celery import ChannelForEachQueue
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a stopping worker waits for the registry's thread.
+_LONGEST_END = 5.0
+#: The messages of a lane are pruned from this number on.
+_FEW = 16
+
+
+class LanesOfWorker:
+    """The lanes that a worker consumes while it consumes the queue that has their name.
+
+    Notes
+    -----
+    `add_queue`, `remove_queue` and `activity` are for the thread of the registry, which finds the own lanes; all else
+    is for the thread of the worker's event loop. There is a new registry whenever the worker begins with the queue.
+    """
+
+    def __init__(self, worker: Any, lanes: Lanes) -> None:
+        self._worker = worker
+        self._lanes = lanes
+        self._urls = broker_urls(worker.app)
+        self._buckets = frozenset(lanes.bucket_names)
+        #: Own lanes by name; changed by the event loop only.
+        self._own: dict[str, OwnLane] = {}
+        self._consumer: ChannelForEachQueue | None = None
+        self._before: ChannelForEachQueue | None = None
+        self._registry: LaneRegistry | None = None
+        self._calls = LoopCalls()
+        self._reports = LogLimit()
+        self.listen = self._calls.listen
+
+    @property
+    def name(self) -> str:
+        """Name of the queue that has these lanes."""
+        return self._lanes.name
+
+    def begin(self, consumer: ChannelForEachQueue) -> None:
+        """Consume the lanes: the consumer consumes their queue from now on."""
+        for name in self._lanes.bucket_names:
+            consumer.add_lane(_as_kombu(self._lanes.queue(name)))
+        if consumer is not self._before:  # after a lost connection
+            self._own.clear()
+        self._consumer = self._before = consumer
+        self._registry = LaneRegistry([self._lanes], self._urls, self, lambda _tenant: 1)
+        self._registry.start(lambda: self._consumer is not consumer)
+
+    def end(self, consumer: ChannelForEachQueue) -> None:
+        """Cancel the lanes: the consumer does not consume their queue any more."""
+        if consumer is not self._consumer:
+            return
+        self._consumer = None
+        self._end_registry(0)
+        for own in self._own.values():
+            own.consumed = False
+        for name in (*self._lanes.bucket_names, *self._own):
+            consumer.cancel_by_queue(name)
+
+    def stop(self) -> None:
+        """Wait until the registry has ended."""
+        self._end_registry(_LONGEST_END)
+        self._calls.close()
+
+    def _end_registry(self, timeout: float) -> None:
+        if self._registry is not None:
+            self._registry.end(timeout)
+
+    def received(self, queue: str, message: Any) -> None:
+        """Note a message; one from a lane gets the address to which its producer published it.
+
+        Celery publishes the retry of a task to where the task came from, and the lane might be gone by then.
+        """
+        own = self._own.get(queue)
+        if own is not None:
+            own.received(message)
+        elif queue not in self._buckets:
+            return
+        message.delivery_info.update(exchange="", routing_key=self.name)
+
+    # For the registry --------------------------------------------------------------------------------------------
+
+    def add_queue(self, queue: Queue) -> None:
+        """Have the event loop consume an own lane."""
+        self._calls.make(partial(self._add, queue))
+
+    def remove_queue(self, name: str) -> None:
+        """Have the event loop leave an own lane, unless a message of it is not settled."""
+        self._calls.make(partial(self._remove, name))
+
+    def activity(self) -> Mapping[str, Activity]:
+        """Return how own lanes stand."""
+        return {name: own.activity() for name, own in self._own.copy().items()}
+
+    def _add(self, queue: Queue) -> None:
+        if self._consumer is None:
+            return
+        own = self._own.setdefault(queue.name, OwnLane())
+        if own.consumed:
+            return
+        own.consumed = True  # before its first message comes
+        try:
+            self._consumer.add_lane(_as_kombu(queue))
+        except (*self._worker.consumer.channel_errors, ResourceError) as error:
+            # The registry sees that the lane is not consumed, and tries again.
+            del self._own[queue.name]
+            if self._reports.due(queue.name):
+                _log.warning("lane %r cannot be consumed, and is tried again: %s", queue.name, error)
+
+    def _remove(self, name: str) -> None:
+        own = self._own.get(name)
+        if self._consumer is not None and own is not None and not own.unsettled():
+            del self._own[name]
+            self._consumer.close_lane(name)
+
+
+def _as_kombu(queue: Queue) -> kombu.Queue:
+    return kombu.Queue(queue.name, durable=True, queue_arguments=dict(queue.arguments or {}))
+
+
+class OwnLane:
+    """Messages of a tenant's own lane, as far as they may not be settled yet."""
+
+    __slots__ = ("_delivered", "_messages", "_prune_at", "consumed")
+
+    def __init__(self) -> None:
+        self.consumed = False
+        self._delivered = 0
+        self._messages: list[Any] = []
+        self._prune_at = _FEW
+
+    def received(self, message: Any) -> None:
+        """Note a message. O(1), amortized. For the event loop."""
+        self._delivered += 1
+        self._messages.append(message)
+        if len(self._messages) >= self._prune_at:
+            self._messages = [message for message in self._messages if not message.acknowledged]
+            self._prune_at = max(_FEW, 2 * len(self._messages))
+
+    def unsettled(self) -> int:
+        """Return how many messages are not settled. O(number of messages). Safe from any thread."""
+        return sum(not message.acknowledged for message in tuple(self._messages))
+
+    def activity(self) -> Activity:
+        """Return how the lane stands. Safe from any thread."""
+        return Activity(self.consumed, self._delivered, self.unsettled())
+
+
+class LoopCalls:
+    """Calls that other threads want the event loop of a worker to make.
+
+    Notes
+    -----
+    `Hub.call_soon` of older releases of kombu does not wake the loop.
+    """
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._reader, self._writer = socket.socketpair()
+        self._hub: Any = None
+        for end in self._reader, self._writer:
+            end.setblocking(False)
+
+    def make(self, call: Callable[[], None]) -> None:
+        """Have the event loop make a call; after `close` it is forgotten. Safe from any thread."""
+        self._calls.append(call)
+        with suppress(OSError):  # full: the loop will wake in any case; or closed
+            self._writer.send(b"\0")
+
+    def listen(self, hub: Any) -> None:
+        """Have an event loop make the calls; it forgets this when a connection is lost."""
+        self._hub = hub
+        hub.add_reader(self._reader, self._make_all)
+
+    def close(self) -> None:
+        """Make no more calls."""
+        if self._hub is not None:
+            self._hub.remove(self._reader)
+        self._reader.close()
+        self._writer.close()
+
+    def _make_all(self) -> None:
+        with suppress(BlockingIOError):
+            self._reader.recv(4096)
+        while self._calls:
+            self._calls.popleft()()
