@@ -128,6 +128,52 @@ def test_a_hot_tenant_gets_a_lane_that_is_announced(broker: Node, new_lanes: Cal
     assert take(broker, lanes.bucket_of("quiet"))[-3:] == [b"200", b"201", b"202"]
 
 
+@pytest.mark.parametrize("existed", [False, True], ids=["new", "existed"])
+def test_a_flood_leaves_the_bucket_to_others(broker: Node, new_lanes: Callable[..., Lanes], existed: bool) -> None:
+    lanes = new_lanes()
+    if existed:
+        broker.declare(lanes.own_lane_of("acme"))
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        flood(publisher, lanes, "acme", range(3000))
+    assert take(broker, lanes.bucket_of("acme")) == [b"%d" % number for number in range(31)]
+    assert take(broker, lanes.own_lane_of("acme")) == [b"%d" % number for number in range(31, 3000)]
+
+
+def test_a_flood_of_an_asyncio_publisher_leaves_the_bucket_to_others(
+    broker: Node, new_lanes: Callable[..., Lanes]
+) -> None:
+    lanes = new_lanes()
+
+    async def publish() -> None:
+        async with aio.Publisher(broker.url, lanes=lanes) as publisher:
+            for number in range(3000):
+                await publisher.publish(b"%d" % number, lanes.name, headers={"tenant": "acme"})
+
+    asyncio.run(publish())
+    assert take(broker, lanes.bucket_of("acme")) == [b"%d" % number for number in range(31)]
+    assert take(broker, lanes.own_lane_of("acme")) == [b"%d" % number for number in range(31, 3000)]
+
+
+def test_a_done_callback_publishes_to_the_bucket_meanwhile(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    lanes = new_lanes()
+    numbers = iter(range(100))
+    done = threading.Event()
+    with Publisher(broker.url, lanes=lanes) as publisher:
+
+        def publish_next(_confirmation: Any = None) -> None:
+            number = next(numbers, None)
+            if number is None:
+                done.set()
+                return
+            confirmation = publisher.publish(b"%d" % number, lanes.name, headers={"tenant": "acme"})
+            confirmation.add_done_callback(publish_next)
+
+        publish_next()
+        assert done.wait(30)
+    found = [*take(broker, lanes.bucket_of("acme")), *take(broker, lanes.own_lane_of("acme"))]
+    assert found == [b"%d" % number for number in range(100)]
+
+
 def test_a_lane_in_use_is_announced_again_and_again(
     broker: Node, new_lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ class Model:
     def add(self, tenant: str, now: float) -> None:
         del self.messages[:-2048]
         self.now = max(self.now, now)
-        if tenant in self.hot and self.now - self.last(tenant) > 60:
+        if tenant in self.hot and self.now - self.last(tenant) > 300:
             del self.hot[tenant]
         self.messages.append((tenant, self.now))
         self.lasts[tenant] = self.now
@@ -136,9 +136,30 @@ def test_a_flood_is_hot_with_its_32nd_message_and_goes_to_its_own_lane_once_it_i
     assert placement.opened("orders.tenant.acme")
     assert placement.place("acme", 0.0) == "orders.tenant.acme"
     assert placement.place("other", 0.0) == LANES.bucket_of("other")
-    assert placement.place("acme", 60.0) == "orders.tenant.acme"
-    assert placement.place("acme", 120.5) == LANES.bucket_of("acme")
+    assert placement.place("acme", 300.0) == "orders.tenant.acme"
+    assert placement.place("acme", 600.5) == LANES.bucket_of("acme")
     assert not placement.opened("orders.tenant.acme")
+
+
+@pytest.mark.parametrize("settle", ["opened", "closed", "lanes_of"])
+def test_a_lane_is_being_opened_until_it_is_settled(settle: str) -> None:
+    placement = Placement(LANES)
+    for _ in range(32):
+        assert not placement.is_opening("acme")
+        placement.place("acme", 0.0)
+    assert placement.is_opening("acme")
+    assert placement.is_opening(b"acme")
+    assert not placement.is_opening("other")
+    assert placement.opening == 1
+    getattr(placement, settle)(["acme"] if settle == "lanes_of" else "orders.tenant.acme")
+    assert not placement.is_opening("acme")
+    assert placement.opening == 0
+    # It is never opened a second time while it is hot, and again when it has become hot again.
+    placement.place("acme", 1.0)
+    assert placement.opening == 0
+    for _ in range(33):
+        placement.place("acme", 400.0)
+    assert placement.opening == 1
 
 
 def test_messages_of_more_than_ten_seconds_ago_do_not_count() -> None:

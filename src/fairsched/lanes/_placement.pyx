@@ -26,7 +26,7 @@ cdef enum:
     MOST_HOT = 64
 
 cdef double RECENT = 10.0      # seconds that a message counts
-cdef double FORGOTTEN = 60.0   # seconds without a message after which a tenant is not hot any more
+cdef double FORGOTTEN = 300.0  # seconds without a message after which a tenant is not hot any more
 
 
 @cython.final
@@ -40,6 +40,7 @@ cdef class _Tenant:
     cdef str bucket
     cdef str own         # the tenant's own lane; None: it is not hot
     cdef bint opened     # whether messages may go to it
+    cdef bint opening    # whether it is not known yet if they may
     cdef int count       # of the tenant's messages among the latest
     cdef double last     # time of the last one
 
@@ -79,7 +80,8 @@ cdef class Placement:
     -----
     A tenant is hot once 32 of the latest 2048 messages are its own, counting the messages of the last ten seconds only.
     At most 64 tenants are hot: another one takes the place of the one that was silent longest, if that one has fewer
-    than 16 messages among the latest. A tenant without a message for a minute is not hot any more. With
+    than 16 messages among the latest. A tenant without a message for five
+    minutes is not hot any more: for workers, a lane is idle after ten. With
     ``ordered=True`` no tenant is hot.
 
     A hot tenant's messages go to its own lane as soon as `opened` says that the lane exists; until then to its bucket.
@@ -99,6 +101,8 @@ cdef class Placement:
     cdef int first, held
     cdef list hot                # of _Tenant
     cdef list fresh              # those of `hot` that `take_fresh` has not returned
+    #: Number of hot tenants whose lanes are being opened.
+    cdef readonly int opening
     cdef double now
 
     def __cinit__(self, lanes not None):
@@ -182,7 +186,8 @@ cdef class Placement:
         """lanes_of($self, tenants)
         --
 
-        Return the lanes in which messages of tenants are placed, without counting them.
+        Return the lanes in which messages of tenants are placed, without counting them; to be called after a wait for
+        lanes that are being opened: for these tenants, `is_opening` is False from now on.
 
         Parameters
         ----------
@@ -202,6 +207,7 @@ cdef class Placement:
                 lane = None
                 if one is not None:
                     lane = (<_Tenant> one).own if (<_Tenant> one).opened else (<_Tenant> one).bucket
+                    self.end_opening(<_Tenant> one)
             found.append(self.bucket(name) if lane is None else lane)
         return found
 
@@ -221,6 +227,28 @@ cdef class Placement:
         with cython.critical_section(self):
             found, self.fresh = self.fresh, fresh
         return [((<_Tenant> one).tenant, (<_Tenant> one).own) for one in found if (<_Tenant> one).own is not None]
+
+    def is_opening(self, tenant):
+        """is_opening($self, tenant)
+        --
+
+        Whether a tenant is hot, and it is not known yet whether its own lane can be used.
+
+        Parameters
+        ----------
+        tenant : object
+            As for `place`.
+
+        Returns
+        -------
+        bool
+            True: its messages should wait, for they belong in its own lane.
+        """
+        cdef object name = name_of(tenant)
+        cdef PyObject* there
+        with cython.critical_section(self):
+            there = PyDict_GetItemWithError(self.known, name)
+            return there != NULL and (<_Tenant> there).opening
 
     def opened(self, str lane not None):
         """opened($self, lane)
@@ -377,6 +405,7 @@ cdef class Placement:
                 break
         one.own = None
         one.opened = False
+        self.end_opening(one)
         if one.count == 0:
             del self.known[one.name]
         return 0
@@ -408,6 +437,8 @@ cdef class Placement:
             self.hot.append(one)
             self.fresh.append(one)
             one.own = own
+            one.opening = True
+            self.opening += 1
         return 0
 
     cdef bint set_opened(self, str lane, bint opened):
@@ -418,5 +449,10 @@ cdef class Placement:
                 one = <_Tenant> self.hot[i]
                 if one.own == lane:
                     one.opened = opened
+                    self.end_opening(one)
                     return True
         return False
+
+    cdef void end_opening(self, _Tenant one) noexcept:
+        self.opening -= one.opening
+        one.opening = False

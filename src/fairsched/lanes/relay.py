@@ -381,7 +381,7 @@ class Relay:
         """Return the lane of each message. A tenant that these messages make hot has its own lane for them, too."""
         placement = self._spread.placement
         lanes = placement.place_many(tenants, now)
-        if placement.has_fresh:
+        if placement.opening:
             opened = Flag()
             self._publisher._client.io_thread.when_lanes_open(opened.set)
             opened.wait(_OPENING)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp._publishing import settled
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
-from fairsched.publisher.client import Client, confirmations, message_count
+from fairsched.publisher.client import LANE_TIMEOUT, Client, confirmations, message_count
 from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
@@ -196,6 +196,9 @@ class Publisher:
         """
         message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
         check_loop(self._loop, "an aio.Publisher")
+        if message[5] is not None and self._client.waits_for_lane(message):
+            await self._await_lane()
+            message = self._client.placed_again(message)
         found: LoopConfirmation | None = self._client.window.put(*message)
         return await self._put_in_turn(message) if found is None else found
 
@@ -203,6 +206,20 @@ class Publisher:
         """Reply to a message, as `fairsched.Publisher.reply` does."""
         routing_key, values = self._client.answer(message, values)
         return await self.publish(body, routing_key, **values)
+
+    async def _await_lane(self) -> None:
+        """Wait for the own lanes of tenants that have become hot."""
+        loop = asyncio.get_running_loop()
+        opened = asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(opened.set)
+
+        self._client.io_thread.when_lanes_open(tell)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LANE_TIMEOUT):
+                await opened.wait()
 
     async def _put_in_turn(self, message: Outgoing) -> LoopConfirmation:
         """Wait for room: one task at a time, the others for their turn."""

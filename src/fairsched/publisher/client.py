@@ -43,6 +43,8 @@ _FORKED = (
 )
 #: Seconds to wait for the broker to confirm a close.
 _CLOSE_TIMEOUT = 5.0
+#: Maximum wait in seconds for the own lane of a tenant that has become hot.
+LANE_TIMEOUT = 2.0
 #: Maximum wait in seconds for unconfirmed messages when an exception ends the `with` block.
 _LEAVE_TIMEOUT = 5.0
 
@@ -196,6 +198,27 @@ class Client(PublisherEvents):
                 lane = spread.placement.place(tenant, monotonic())
                 return exchange, lane, encoded, body, True, (spread, tenant)
         return exchange, routing_key, encoded, body, mandatory, None
+
+    def waits_for_lane(self, message: Outgoing) -> bool:
+        """Whether a message's tenant has become hot, and its own lane is being opened; False in a done callback.
+
+        A flood would fill the bucket of other tenants in the meantime.
+        """
+        where = message[5]
+        if where is None or not where[0].placement.opening or not where[0].placement.is_opening(where[1]):
+            return False
+        try:
+            self.check_may_wait()
+        except RuntimeError:
+            return False
+        return True
+
+    def placed_again(self, message: Outgoing) -> Outgoing:
+        """Return a message with the lane that its tenant has now."""
+        exchange, _, encoded, body, mandatory, where = message
+        assert where is not None
+        (lane,) = where[0].placement.lanes_of((where[1],))
+        return exchange, lane, encoded, body, mandatory, where
 
     def check_may_wait(self) -> None:
         """Raise RuntimeError in a done callback, which the I/O thread calls."""

@@ -138,33 +138,29 @@ class LaneUpkeep:
             for done in due:
                 done()
 
-    def _check_own(self, spread: Spread, tenant: Any, lane: str) -> None:
-        """Open a lane that existed before, unless it was deleted in the meantime."""
-
-        def on_done(error: Exception | None) -> None:
-            if error is None:
-                spread.placement.opened(lane)
-            else:
-                self._failed[lane] = spread, tenant
-
-        self._opener.check(spread.lanes, lane, on_done)
-
     def _open_own(self, spread: Spread, tenant: Any, lane: str, *, is_first: bool) -> None:
+        opened = partial(self._own_opened, spread, tenant, lane)
+
         def on_done(error: Exception | None, existed: bool) -> None:
-            self._opening -= 1
             if error is None and existed:
                 # Workers may have agreed to delete it before they heard that it is in use.
-                self._loop.call_later(2 * NOTICE, partial(self._check_own, spread, tenant, lane))
-            elif error is None:
-                spread.placement.opened(lane)
-            else:
-                self._failed[lane] = spread, tenant
-                if is_first and isinstance(error, PublishFailed):
-                    _log.warning("%s. Until then its messages go to the bucket of their tenant", error)
-            self._call_if_open()
+                self._loop.call_later(2 * NOTICE, lambda: self._opener.check(spread.lanes, lane, opened))
+                return
+            if is_first and isinstance(error, PublishFailed):
+                _log.warning("%s. Until then its messages go to the bucket of their tenant", error)
+            opened(error)
 
         self._opening += 1
         self._opener.open_own(spread.lanes, lane, tenant, on_done)
+
+    def _own_opened(self, spread: Spread, tenant: Any, lane: str, error: Exception | None) -> None:
+        self._opening -= 1
+        if error is None:
+            spread.placement.opened(lane)
+        else:
+            spread.placement.closed(lane)
+            self._failed[lane] = spread, tenant
+        self._call_if_open()
 
     def _try_again(self) -> None:
         """Try to open lanes that could not be opened, for tenants that are still hot."""

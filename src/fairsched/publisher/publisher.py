@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp.flag import Flag
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
-from fairsched.publisher.client import Client, confirmations, message_count
+from fairsched.publisher.client import LANE_TIMEOUT, Client, confirmations, message_count
 from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ class Publisher:
 
     Notes
     -----
-    `publish` returns as soon as the message is in the confirm window, and waits only if the window is full. After a
-    lost connection, unconfirmed messages are published again, in their order and before newer ones: no message is lost,
-    and some may arrive twice. Messages of one thread arrive in the order of its calls.
+    `publish` returns as soon as the message is in the confirm window, and waits only if the window is full, or for the
+    own lane of a tenant that has just become hot, two seconds at most. After a lost connection, unconfirmed messages
+    are published again, in their order and before newer ones: no message is lost, and some may arrive twice. Messages
+    of one thread arrive in the order of its calls.
 
     Every method is safe from any thread. Broker traffic runs in a separate thread, so heartbeats do not depend on how
     often messages are published.
@@ -189,8 +190,14 @@ class Publisher:
         -----
         O(length of the message). If the call is interrupted while it waits, the message is not published.
         """
-        message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
-        found: Confirmation | None = self._client.window.put(*message)
+        client = self._client
+        message = client.message(body, routing_key, exchange, mandatory, properties, values)
+        if message[5] is not None and client.waits_for_lane(message):
+            opened = Flag()
+            client.io_thread.when_lanes_open(opened.set)
+            opened.wait(LANE_TIMEOUT)
+            message = client.placed_again(message)
+        found: Confirmation | None = client.window.put(*message)
         return self._put_in_turn(message) if found is None else found
 
     def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
