@@ -106,7 +106,22 @@ def test_unknown_verdict() -> None:
         ledger_with(1).settle(1, 3)
 
 
-@given(st.lists(st.one_of(st.just("deliver"), st.just("flush"), st.tuples(st.integers(0, 200), st.integers(0, 2)))))
+def test_an_acknowledgement_never_spans_what_is_left_to_the_broker() -> None:
+    ledger = ledger_with(4)
+    assert ledger.leave(2)
+    assert not ledger.leave(2)
+    assert not ledger.settle(2, ACK)
+    for tag in (4, 1, 3):
+        ledger.settle(tag, ACK)
+    assert ledger.flush() == [(ACK, 1, False), (ACK, 4, False), (ACK, 3, False)]
+    assert (ledger.outstanding, ledger.pending, ledger.unsettled(4)) == (0, 0, 1)
+
+
+#: Stands for a verdict: the tag is left to the broker.
+LEAVE = 3
+
+
+@given(st.lists(st.one_of(st.just("deliver"), st.just("flush"), st.tuples(st.integers(0, 200), st.integers(0, LEAVE)))))
 def test_the_broker_sees_exactly_what_the_handlers_said(steps: list[object]) -> None:
     """Every frame settles something outstanding, and each tag ends with its own verdict: nothing else is touched."""
     ledger, broker = AckLedger(), ReferenceLedger()
@@ -118,13 +133,14 @@ def test_the_broker_sees_exactly_what_the_handlers_said(steps: list[object]) -> 
         elif step == "flush":
             for verdict, tag, multiple in ledger.flush():
                 broker.receive(verdict, tag, multiple)
-            assert broker.outcome == verdicts
+            assert broker.outcome == {tag: verdict for tag, verdict in verdicts.items() if verdict != LEAVE}
             assert ledger.pending == 0
             for last in range(broker.newest + 2):
                 assert ledger.unsettled(last) == sum(tag <= last for tag in broker.outstanding)
         else:
             tag, verdict = step  # type: ignore[misc]
-            assert ledger.settle(tag, verdict) == (1 <= tag <= broker.newest and tag not in verdicts)
+            done = ledger.leave(tag) if verdict == LEAVE else ledger.settle(tag, verdict)
+            assert done == (1 <= tag <= broker.newest and tag not in verdicts)
             if 1 <= tag <= broker.newest:
                 verdicts.setdefault(tag, verdict)
         assert ledger.outstanding == broker.newest - len(verdicts)

@@ -36,7 +36,9 @@ class Wire:
             self.deliver(found)
 
     def channel(self, queue: str, window: int) -> ConsumerChannel:
-        callbacks = ChannelCallbacks(filled=lambda _: None, changed=lambda *_: None, failed=lambda *_: None)
+        callbacks = ChannelCallbacks(
+            filled=lambda _: None, changed=lambda *_: None, failed=lambda *_: None, leave=lambda _: None
+        )
         return ConsumerChannel(queue, window, self.settlements, callbacks, Measurements())
 
     def put_many(self, slots: list[str], messages: list[Message], costs: None) -> list[Message]:

@@ -7,7 +7,7 @@ from libc.stdlib cimport free, malloc
 
 from fairsched.core.amqp.ackledger cimport (
     VERDICT_ACK, VERDICT_REJECT, VERDICT_REQUEUE, Frame, ackledger_clear, ackledger_deliver, ackledger_flush,
-    ackledger_init, ackledger_settle, ackledger_unsettled,
+    ackledger_init, ackledger_leave, ackledger_settle, ackledger_unsettled,
 )
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
 
@@ -143,6 +143,25 @@ cdef class AckLedger:
         if done < 0:
             raise MemoryError()
         return done == 1
+
+    def leave(self, uint64_t tag):
+        """leave($self, tag)
+        --
+
+        Leave one delivery to the broker, which takes it back when the channel is closed: no frame will settle it.
+
+        Parameters
+        ----------
+        tag : int
+            The delivery tag.
+
+        Returns
+        -------
+        bool
+            False if the tag is not outstanding.
+        """
+        with cython.critical_section(self):
+            return ackledger_leave(&self.ledger, tag)
 
     def flush(self):
         """flush($self)

@@ -214,6 +214,11 @@ class Queue:
         return found
 
     @property
+    def has_single_active_consumer(self) -> bool:
+        """Whether the queue is declared so that the broker delivers to one consumer at a time."""
+        return (self.arguments or {}).get("x-single-active-consumer") is True
+
+    @property
     def consumer_arguments(self) -> dict[str, Any]:
         """The arguments that the queue is consumed with."""
         found: dict[str, Any] = {}

@@ -50,6 +50,9 @@ class ChannelCallbacks:
         is an exception, or None.
     failed : callable
         ``failed(message, error)``, from any thread: the handler of a message raised.
+    leave : callable
+        ``leave(channel)``: the queue has a single active consumer, and the channel must be closed, and opened again if
+        the queue is still to be consumed.
     publisher : callable or None
         Returns what answers messages, from any thread.
     decode : callable or None
@@ -59,6 +62,7 @@ class ChannelCallbacks:
     filled: Callable[[ConsumerChannel], None]
     changed: Callable[[ConsumerChannel, BaseException | None], None]
     failed: Callable[[Message, Exception], None]
+    leave: Callable[[ConsumerChannel], None]
     publisher: Callable[[], Publisher] | None = None
     decode: Callable[[Message], Any] | None = None
 
@@ -114,6 +118,7 @@ class ConsumerChannel(ChannelDeliveries):
         self._callbacks = callbacks
         self._measurements = measurements
         self.keeps_messages = stream or (options is not None and options.is_stream)
+        self.single_active = options is not None and options.has_single_active_consumer
         self._consuming_options: dict[str, Any] = {}
         if options is not None:
             self._consuming_options = {"exclusive": options.exclusive, "arguments": options.consumer_arguments}
@@ -147,7 +152,7 @@ class ConsumerChannel(ChannelDeliveries):
         """Consume with the window that is wanted, as soon as that can be; a lost channel makes this a no-op."""
         channel = self._channel
         again, self._sent_away = self._sent_away, False
-        if not self.alive or self._ending is not None or channel is None or not channel.is_open:
+        if not self.alive or self.leaving or self._ending is not None or channel is None or not channel.is_open:
             return
         if again and self.busy:
             # What is still here comes again, if the broker has taken it back: and it would once more at each timeout.
@@ -159,7 +164,15 @@ class ConsumerChannel(ChannelDeliveries):
             self.prefetch.move(channel, self.window)
 
     def resize(self, window: int) -> None:
-        """Change the window; 0 takes in nothing more until it is changed again."""
+        """Change the window; 0 takes in nothing more until it is changed again.
+
+        The window of a single active consumer cannot change: another consumer beside it would get nothing. Its channel
+        is closed and opened again with the new window, if the window is to be 0 or twice as large.
+        """
+        if self.single_active and self.prefetch.target:
+            if window == 0 or window >= 2 * self.window:
+                self._callbacks.leave(self)
+            return
         self.set_window(window, window - max(1, min(_SLACK, window // 4)))
         if not self._sent_away:
             self.consume()
@@ -252,6 +265,8 @@ class ConsumerChannel(ChannelDeliveries):
     # Deliveries --------------------------------------------------------------------------------------------------
 
     def _on_message(self, _channel: Channel, delivery: Basic.Deliver, properties: BasicProperties, body: bytes) -> None:
+        if self.leaving:  # the broker takes it back when the channel is closed
+            return
         raw = properties.header if isinstance(properties, ReceivedProperties) else properties
         self.deliver(delivery.delivery_tag, delivery.redelivered, delivery, raw, body)
 
@@ -325,7 +340,14 @@ class ConsumerChannel(ChannelDeliveries):
         return True
 
     def leave(self, done: Callable[[], None]) -> None:
-        """Stop deliveries for good, and call `done` when none is under way any more, which may be more than once."""
+        """Stop deliveries for good, and call `done` when none is under way any more, which may be more than once.
+
+        A single active consumer is not cancelled (see `leave_whole`): what still comes is dropped.
+        """
+        if self.single_active:
+            self.leave_whole()
+            done()
+            return
         channel = self._channel
         self._ending = done
         if not self.alive or channel is None or not channel.is_open:
@@ -334,6 +356,18 @@ class ConsumerChannel(ChannelDeliveries):
         self.prefetch.move(channel, 0)
         if not (self.prefetch.consumers or self.prefetch.busy):
             done()
+
+    def leave_whole(self) -> bool:
+        """Hand out nothing more, because the channel is to be closed; False if that is so already.
+
+        The consumer is not cancelled: the broker would let the next one begin.
+        """
+        channel = self._channel
+        if self.leaving or not self.alive or channel is None or not channel.is_open:
+            return False
+        self.leaving, self.subscribed = True, False
+        channel.connection.sinks.pop(channel.channel_number, None)  # what still comes goes to pika, and is dropped
+        return True
 
     def ended(self) -> None:
         """Call what `cancel` or `leave` was given: the broker cancelled the last consumer by itself."""
@@ -346,8 +380,19 @@ class ConsumerChannel(ChannelDeliveries):
         if not self.alive or channel is None or not channel.is_open:
             return False
         channel.connection.sinks.pop(channel.channel_number, None)  # what still comes, pika drops
+        self.spare_consumers()
         channel.close(200, "the queue is not consumed any more")
         return True
+
+    def spare_consumers(self) -> None:
+        """Keep pika from cancelling a single active consumer when it closes the channel, right after this call.
+
+        pika cancels all consumers before it closes their channel or connection, except those that are cancelled as far
+        as it knows.
+        """
+        cancelled = getattr(self._channel, "_cancelled", None)
+        if self.single_active and self._channel is not None and isinstance(cancelled, set):
+            cancelled.update(self._channel.consumer_tags)
 
     def abandon(self) -> None:
         """Forget the channel: it is gone."""

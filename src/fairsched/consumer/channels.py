@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.prefetch.measure import Measurements
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.startup import Startup
+    from fairsched.consumer.whole import WholeLeaving
     from fairsched.delivery._delivery import Settlements
 
 _log = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class Parts:
         Called, after `ConsumerChannels.cancel_all`, when no queue is consumed any more.
     lost : callable
         ``lost(channel)``: after `cancel_all`, the broker closed a channel.
+    whole : WholeLeaving
+        Leaves queues that have a single active consumer.
     changes : Changes
         Knows which queues are being added and removed, and learns what happens to their channels.
     """
@@ -93,6 +96,7 @@ class Parts:
     failed: Callable[[Exception], None]
     cancelled: Callable[[], None]
     lost: Callable[[ConsumerChannel], None]
+    whole: WholeLeaving
     changes: Changes
 
 
@@ -292,6 +296,8 @@ class ConsumerChannels:
             self._cancel_done(found)
         elif self._parts.changes.is_leaving(found.queue):
             found.ended()
+        elif found.single_active:
+            self._parts.whole.begin(found)  # another consumer has begun
         else:
             self._parts.connection.last_error = f"queue {found.queue!r}: the broker cancelled the consumer"
             self._parts.loop.call_later(self._backoffs[found.queue].failed(), found.consume)
@@ -309,6 +315,8 @@ class ConsumerChannels:
             return
         elif name in self._unconfirmed:
             parts.failed(self._refusal(name, reason))
+        elif found.leaving:
+            self._reopen(found)
         else:
             delay = self._backoffs[name].failed()
             parts.connection.last_error = f"queue {name!r}: {mask_url(describe(reason))}"
@@ -354,13 +362,18 @@ class ConsumerChannels:
     def cancel_all(self) -> None:
         """Consume nothing any more, and open no channel."""
         self._stopping = True
+        single = [found for found in self if found.single_active]
+        self._parts.whole.begin_all(single)
         for found in list(self):
-            self._cancel(found)
+            if not found.single_active:
+                self._cancel(found)
         if not self._cancelling:
             self._parts.cancelled()
 
     def _cancel(self, found: ConsumerChannel) -> None:
-        if found.cancel(lambda: self._cancel_done(found)):
+        if found.single_active:
+            self._parts.whole.begin(found)
+        elif found.cancel(lambda: self._cancel_done(found)):
             self._cancelling.add(found)
 
     def _cancel_done(self, found: ConsumerChannel) -> None:

@@ -8,7 +8,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.queue_changes import Done
     from fairsched.delivery._delivery import Message
+    from fairsched.lanes.membership import LaneMembership
     from fairsched.lanes.own_lanes import Activity
     from fairsched.lanes.registry import LaneRegistry
     from fairsched.publisher import Publisher
@@ -100,6 +102,8 @@ class Client(MessageSource, ConsumerEvents):
         self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
         #: Finds the lanes of single tenants, and gives them up, if there may be any.
         self.lane_registry = self._registry_of([lanes for lanes in settings.lanes if not lanes.ordered])
+        #: Divides ordered lanes among processes, if there are any.
+        self.lane_membership = self._membership_of([lanes for lanes in settings.lanes if lanes.ordered])
         #: Made by `start`: it owns sockets, and a consumer that is never started should own nothing.
         self.io_thread: IOThread
         #: What made consuming impossible, if anything did.
@@ -138,6 +142,11 @@ class Client(MessageSource, ConsumerEvents):
 
         return LaneRegistry(lanes, self.settings.urls, self) if lanes else None
 
+    def _membership_of(self, lanes: Sequence[Lanes]) -> LaneMembership | None:
+        from fairsched.lanes.membership import LaneMembership  # likewise
+
+        return LaneMembership(lanes, self.settings.urls, self, self.settings.others.weight or 1) if lanes else None
+
     # Beginning ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -173,15 +182,21 @@ class Client(MessageSource, ConsumerEvents):
                 )
             if self.error is not None:
                 raise self.error
-            if self.share_group is not None:
-                self.share_group.start(_ended(self.io_thread))
-            if self.lane_registry is not None:
-                self.lane_registry.start(_ended(self.io_thread))
+            for beside in self._beside():
+                beside.start(_ended(self.io_thread))
             self._watch()
         except BaseException:
             if mine:
                 self.close(at_once=True)
             raise
+
+    def _beside(self) -> list[ShareGroup | LaneRegistry | LaneMembership]:
+        """Return what has a connection of its own beside that of the I/O thread."""
+        return [one for one in (self.share_group, self.lane_registry, self.lane_membership) if one is not None]
+
+    def after(self, seconds: float, function: Callable[[], object]) -> None:
+        """Call a function in the I/O thread after so many seconds, unless that has ended."""
+        self.io_thread.after(seconds, function)
 
     def _watch(self) -> None:
         """Begin to ask the source of queues, if there is one."""
@@ -392,7 +407,7 @@ class Client(MessageSource, ConsumerEvents):
         self._changed()
 
     def _give_back(self) -> None:
-        returned = sum(message.nack() for message in self.worker_queues.leftovers())
+        returned = sum(message.put_back() for message in self.worker_queues.leftovers())
         if returned:
             _log.info("%d messages that were not handled return to their queues", returned)
 
@@ -434,10 +449,8 @@ class Client(MessageSource, ConsumerEvents):
             self.io_thread.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             if self._retries is not None:
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
-            if self.share_group is not None:
-                self.share_group.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
-            if self.lane_registry is not None:
-                self.lane_registry.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            for beside in self._beside():
+                beside.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             self._log_end()
 
     def _log_end(self) -> None:
@@ -670,17 +683,22 @@ class Client(MessageSource, ConsumerEvents):
         """Return how those of the queues stand that have a channel."""
         return self.io_thread.channels.activity(queues)
 
+    @property
+    def is_serving(self) -> bool:
+        """Whether queues are consumed: the consumer is connected, and neither stopped nor closed."""
+        return self.io_thread.is_connected and not (self.io_thread.ended or self.stopping.is_set() or self._closed)
+
     def weight_of(self, tenant: Hashable) -> int:
         """Return the weight of a tenant."""
         settings = self.settings
         return settings.tenants.get(tenant, settings.others).weight or 1
 
-    def return_messages(self, queue: str) -> None:
-        """Return what waits of a queue."""
-        returned = sum(message.nack() for message in self.worker_queues.take_back(queue))
-        self._pace.release_of(queue)
-        if returned:
-            _log.info("queue %r is removed: %d messages that were not handled return to it", queue, returned)
+    def return_messages(self, queues: Collection[str]) -> None:
+        """Return what waits of queues."""
+        returned = Counter(message.queue for message in self.worker_queues.take_back(queues) if message.put_back())
+        self._pace.release_of(queues)
+        for queue, count in returned.items():
+            _log.info("queue %r is left: %d messages that were not handled return to it", queue, count)
 
     def queue_removed(self, queue: str) -> None:
         """Forget a queue: settings, slot, figures."""
@@ -797,6 +815,8 @@ class Client(MessageSource, ConsumerEvents):
             found["peers"] = self.share_group.peers
         if self.lane_registry is not None:
             found["lanes"] = self.lane_registry.counts()
+        if self.lane_membership is not None:
+            found["ordered_lanes"] = self.lane_membership.counts()
         return {**found, "codel": self.shedding.stats()} if self.shedding else found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.amqp import lending
@@ -24,6 +24,7 @@ from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
 from fairsched.consumer.queue_changes import ChangeEvents, QueueChanges
 from fairsched.consumer.startup import Startup
+from fairsched.consumer.whole import WholeLeaving
 from fairsched.delivery._ackpolicy import AckPolicy
 from fairsched.delivery._delivery import HeaderKey, Intake, LentConnection, Settlements
 from fairsched.errors import ConfigurationError
@@ -140,6 +141,7 @@ class IOThread(ConnectionThread):
         self._awaiting: set[ConsumerChannel] = set()
         #: When the loop was seen to turn last, on the clock of `time.monotonic`.
         self.turned = time.monotonic()
+        self._whole = WholeLeaving(self._loop, self._put_back)
         self._changes = QueueChanges(
             self._loop, self._connection, channels, self.declarations, self._startup, settings, owner,
             self._end_queue, self._flush,
@@ -153,6 +155,7 @@ class IOThread(ConnectionThread):
             filled=self._backlogged.note_fill,
             changed=self.channels.changed,
             failed=on_error,
+            leave=self._whole.begin,
             publisher=publisher,
             decode=self._settings.decode,
         )
@@ -168,6 +171,7 @@ class IOThread(ConnectionThread):
             failed=self._fail,
             cancelled=self._end_intake,
             lost=self._on_channel_lost,
+            whole=self._whole,
             changes=self._changes,
         )
 
@@ -299,6 +303,12 @@ class IOThread(ConnectionThread):
         self._intake.drain()
         self._backlogged.forget(queue)
 
+    def _put_back(self, queues: Collection[str]) -> None:
+        """Leave to the broker what waits of queues that have a single active consumer."""
+        for queue in queues:
+            self._end_queue(queue)
+        self._owner.return_messages(queues)
+
     def _pause(self, queues: frozenset[str]) -> None:
         if not self._stopping:
             self._window_control.pause(queues)
@@ -337,6 +347,7 @@ class IOThread(ConnectionThread):
         return bool(found)
 
     def _look_if_settled(self) -> None:
+        self._whole.look()
         if self._changes.any_leaving:
             self._changes.look()
         if self._intake_closed and self.channels.unsettled() == 0:
@@ -502,6 +513,8 @@ class IOThread(ConnectionThread):
         # What still comes is dropped by pika, whole: the broker takes it back with the channel.
         if (transport := self._connection.transport) is not None:
             transport.sinks.clear()
+        for found in self.channels:
+            found.spare_consumers()
         self._connection.close()
 
 

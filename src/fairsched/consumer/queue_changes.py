@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.declarations import wanted_queues
@@ -38,8 +38,8 @@ Done = Callable[[BaseException | None], None]
 class ChangeEvents:
     """What the owner of a consumer learns of its queues; the I/O thread calls every method."""
 
-    def return_messages(self, queue: str) -> None:
-        """Return the messages of a queue that wait here: no more will come."""
+    def return_messages(self, queues: Collection[str]) -> None:
+        """Return the messages of queues that wait here: no more will come."""
 
     def queue_removed(self, queue: str) -> None:
         """Forget a queue: it could not be consumed, or was removed and has no messages here any more."""
@@ -266,8 +266,9 @@ class QueueChanges:
             leaving.closing = True
             self._close(name, leaving)
             return
-        timeout = self._settings.options.shutdown_timeout
-        leaving.timer = self._loop.call_later(timeout, lambda: self._expire_leaving(name, leaving))
+        if not found.single_active:  # else another consumer would get what is still being handled
+            timeout = self._settings.options.shutdown_timeout
+            leaving.timer = self._loop.call_later(timeout, lambda: self._expire_leaving(name, leaving))
         found.leave(lambda: self._cancelled(name, leaving))
 
     def _cancelled(self, name: str, leaving: _Leaving) -> None:
@@ -280,7 +281,7 @@ class QueueChanges:
     def _return(self, name: str, leaving: _Leaving) -> None:
         leaving.returned = True
         self._ended(name)
-        self._owner.return_messages(name)
+        self._owner.return_messages({name})
 
     def look(self) -> None:
         """Close the channels of which everything is settled; to be called when something was sent."""

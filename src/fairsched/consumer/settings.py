@@ -409,9 +409,14 @@ def _key(key: Any, lanes: Sequence[Lanes]) -> Any:
 
 
 def _ordering_key(ordering_key: Any, lanes: Sequence[Lanes]) -> Any:
-    """Return the `ordering_key` option of a consumer: by default the key of lanes that keep their order."""
-    ordered = [one for one in lanes if one.ordered]
-    return ordered[0].key if ordered and ordering_key is None else ordering_key
+    """Return the `ordering_key` option of a consumer: that of lanes that keep their order is their key."""
+    for one in lanes:
+        if one.ordered and ordering_key not in (None, one.key):
+            raise ConfigurationError(
+                f"ordering_key must be the key of lanes {one.name!r}, which keep the order of {one.key!r}, "
+                f"got {ordering_key!r}"
+            )
+    return next((one.key for one in lanes if one.ordered), ordering_key)
 
 
 def _own_limits(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, Limit | None]:

@@ -7,7 +7,7 @@ import functools
 import math
 import queue
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.errors import ConfigurationError, ShutDown
@@ -173,11 +173,11 @@ class WorkerQueues:
                 worker_queue.set_band(name, DEFAULT_BAND)
             worker_queue.retire(name)
 
-    def take_back(self, queue: str) -> list[Message]:
-        """Take out and return what waits of a queue, whatever its slots; the others keep their places."""
+    def take_back(self, queues: Collection[str]) -> list[Message]:
+        """Take out and return what waits of queues, whatever its slots; the others keep their places."""
         found = []
         for worker_queue in self.queues:
-            found += worker_queue.withdraw([one for one in worker_queue.items() if one.queue == queue])
+            found += worker_queue.withdraw([one for one in worker_queue.items() if one.queue in queues])
         return found
 
     def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:

@@ -38,6 +38,8 @@ cdef class ChannelDeliveries:
     cdef public bint filled
     cdef public bint arrived
     cdef public bint keeps_messages
+    cdef public bint single_active
+    cdef public bint leaving
     cdef readonly int64_t window
     cdef public unsigned int number
     cdef public int64_t room
@@ -59,6 +61,7 @@ cdef class ChannelDeliveries:
     cdef bint stands(self) except -1
     cdef bint note_tag(self, uint64_t tag, int sent) except -1
     cdef bint noted(self, int64_t count, int verdict) except -1
+    cdef bint leave_one(self, uint64_t tag) except -1
 
 
 cdef class Message:
@@ -91,6 +94,7 @@ cdef class Message:
     cdef bint settle(self, int verdict) except -1
     cdef bint carry_out(self, int verdict) except -1
     cdef bint send_verdict(self, int verdict) except -1
+    cdef bint return_unhandled(self) except -1
     cdef int leave_place(self) except -1
     cdef bint has_offset(self) noexcept
     cdef int sent_as(self, ChannelDeliveries channel, int verdict) noexcept

@@ -40,7 +40,8 @@ from libc.string cimport memcpy
 
 from fairsched.amqp._ackledger cimport AckLedger
 from fairsched.core.amqp.ackledger cimport (
-    VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_settle,
+    VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_leave,
+    ackledger_settle,
 )
 from fairsched.core.amqp.ackpolicy cimport (
     ACKS_AFTER_PAUSE, ACKS_DUE, ACKS_PERIOD, AcksDue, ackpolicy_due, ackpolicy_note_here, ackpolicy_rested,
@@ -215,6 +216,12 @@ cdef class ChannelDeliveries:
         Whether the queue is known as a stream, which keeps its messages whatever becomes of them: the broker knows
         acknowledgements alone, as a sign that there is room for more, and closes the connection at any other. It may
         have been replaced: a message without an offset is settled as is said.
+    single_active : bool
+        Whether the queue has a single active consumer. Its messages that no handler has had are left to the broker,
+        which returns them, in their order, when the channel is closed; if they were requeued, this consumer would get
+        them again.
+    leaving : bool
+        Whether no more of its messages are handed out, because the channel is to be closed.
     window : int
         Unsettled messages that the broker may send, in the end.
     number : int
@@ -397,10 +404,16 @@ cdef class ChannelDeliveries:
         return self.alive
 
     cdef bint note_tag(self, uint64_t tag, int sent) except -1:
-        """Note one settlement in the ledger."""
+        """Note one settlement in the ledger.
+
+        What is requeued while the channel is being left is left to the broker: it returns to its place with the others,
+        while a requeued message might be delivered here once more, or get behind its successors.
+        """
         cdef int done
-        with cython.critical_section(self.ledger):
-            done = ackledger_settle(&self.ledger.ledger, tag, sent)
+        cdef AckLedger ledger = self.ledger
+        cdef bint left = sent == REQUEUE and self.leaving
+        with cython.critical_section(ledger):
+            done = ackledger_leave(&ledger.ledger, tag) if left else ackledger_settle(&ledger.ledger, tag, sent)
         if done < 0:
             raise MemoryError()
         return done
@@ -414,6 +427,20 @@ cdef class ChannelDeliveries:
         return is_due(settlements.policy, ackpolicy_due(
             &settlements.policy.state, count, ledger.ledger.acked_size + ledger.ledger.refused_size, self.window
         ))
+
+    cdef bint leave_one(self, uint64_t tag) except -1:
+        """Leave a message to the broker; return whether it was unsettled."""
+        cdef AckLedger ledger = self.ledger
+        cdef bint done
+        if not self.stands():
+            return False
+        with cython.critical_section(ledger):
+            done = ackledger_leave(&ledger.ledger, tag)
+        if done and self.leaving:
+            # The I/O thread closes the channel when nothing of it is in hand, and looks when it sends settlements.
+            self.settlements.note_unsent(self)
+            self.settlements.send_soon()
+        return done
 
 
 cdef inline bint is_due(AckPolicy policy, AcksDue due) noexcept:
@@ -827,6 +854,33 @@ cdef class Message:
             self.leave_place()
         return done
 
+    def put_back(self):
+        """put_back($self)
+        --
+
+        Return the message to its queue, because no handler will have it.
+
+        Returns
+        -------
+        bool
+            Whether it was unsettled.
+
+        Notes
+        -----
+        A message of a queue with a single active consumer is left to the broker, which takes it back when its channel
+        is closed; see `ChannelDeliveries`. Any other is requeued. O(1). Safe from any thread.
+        """
+        return self.return_unhandled()
+
+    cdef bint return_unhandled(self) except -1:
+        cdef bint done
+        if not isinstance(self.origin, ChannelDeliveries) or not (<ChannelDeliveries> self.origin).single_active:
+            return self.settle(REQUEUE)
+        done = self.take(False) and (<ChannelDeliveries> self.origin).leave_one(self.delivery_tag)
+        if self.place is not None:
+            self.leave_place()
+        return done
+
     cdef int leave_place(self) except -1:
         """Give back what a limit counts this as."""
         cdef Place place = self.place
@@ -1150,7 +1204,7 @@ cdef class Intake:
         else:
             refused = self.worker_queues.put_many(slots, messages, costs, [(<Message> one).subkey for one in messages])
         for message in refused:
-            message.settle(REQUEUE)
+            (<Message> message).return_unhandled()
 
     cdef bint queue_all(self, FairQueue worker_queue) except -1:
         """Queue what was taken, where nothing has a price of its own; False, and nothing is: it takes Python code."""
@@ -1182,7 +1236,7 @@ cdef class Intake:
                 worker_queue.put_many(slots_of(messages), messages, subkeys=subkeys)
         except ShutDown:
             for message in messages:
-                message.settle(REQUEUE)
+                message.return_unhandled()
         return True
 
     cdef list prices(self, list messages):

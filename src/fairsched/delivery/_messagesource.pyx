@@ -211,7 +211,7 @@ cdef class MessageSource:
             finally:
                 settlements.lent.rise()
             if self.returning:
-                message.settle(REQUEUE)
+                message.return_unhandled()
             elif self.is_usable(worker_queue, message):
                 if place.queue is not None:
                     message.place = place
@@ -325,9 +325,12 @@ cdef class MessageSource:
     cdef bint is_usable(self, object worker_queue, Message message) except -1:
         """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
         cdef object origin = message.origin
-        # Its channel may be gone, and the broker delivers it again; or it waited too long, and was sent back.
+        # Its channel may be gone, and the broker delivers it again, or about to be closed; or it waited too long, and
+        # was sent back.
         if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
-            if self.shedding is None or not self.is_returned(worker_queue, message):
+            if isinstance(origin, ChannelDeliveries) and (<ChannelDeliveries> origin).leaving:
+                message.return_unhandled()
+            elif self.shedding is None or not self.is_returned(worker_queue, message):
                 return True
         self.charge(worker_queue, message, -(<object> message.cost))
         return False

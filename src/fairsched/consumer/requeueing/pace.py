@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from fairsched.amqp._ackledger import AckLedger
@@ -72,10 +72,10 @@ class Pace:
         for message in held:
             _nack(message)
 
-    def release_of(self, queue: str) -> None:
-        """Requeue what is held back of a queue."""
+    def release_of(self, queues: Collection[str]) -> None:
+        """Requeue what is held back of queues."""
         with self._guard:
-            held = [message for message in self._held.values() if message.queue == queue]
+            held = [message for message in self._held.values() if message.queue in queues]
             for message in held:
                 del self._held[id(message)]
         for message in held:

@@ -2,7 +2,8 @@
 
 Delivery tags of a channel run 1, 2, 3, …; an acknowledgement with multiple=True settles every outstanding tag up to
 its own. It is used only for a contiguous settled prefix, and the nacks of that prefix are sent before it, so that an
-unprocessed message is never acknowledged.
+unprocessed message is never acknowledged. Nor does that prefix reach beyond a tag that is left to the broker, which
+takes it back when the channel is closed.
 
 A ring has one byte per tag, from the oldest unsettled tag to the newest delivered, and the sizes of the messages.
 Thread safety: none; the caller synchronizes. Complexity: O(1) per tag, amortised; ackledger_unsettled O(unsettled
@@ -21,6 +22,7 @@ cdef enum TagState:
     TAG_OUTSTANDING = 0  # delivered, the handler has it
     TAG_ACKED = 1        # settled; the acknowledgement is not sent yet
     TAG_DONE = 2         # its own frame is sent or stands in `refused`
+    TAG_LEFT = 3         # never settled: the broker takes it back with the channel
 
 cdef struct Refusal:
     uint64_t tag
@@ -149,6 +151,13 @@ cdef inline int ackledger_settle(AckLedger* a, uint64_t tag, int64_t verdict) no
         return 0
     return 1 if (ackledger_ack(a, tag) if verdict == VERDICT_ACK else ackledger_refuse(a, tag, verdict)) else -1
 
+cdef inline bint ackledger_leave(AckLedger* a, uint64_t tag) noexcept nogil:
+    """Leave an outstanding tag to the broker; False if it is not outstanding."""
+    if not ackledger_is_outstanding(a, tag):
+        return False
+    ackledger_let_go(a, tag, TAG_LEFT)
+    return True
+
 cdef inline uint64_t ackledger_advance(AckLedger* a, uint64_t* last) noexcept nogil:
     """Move the base past the contiguous settled prefix; return how many of it await their acknowledgement.
 
@@ -158,7 +167,7 @@ cdef inline uint64_t ackledger_advance(AckLedger* a, uint64_t* last) noexcept no
     cdef uint8_t state
     while a.base < a.high:
         state = ackledger_state(a, a.base)[0]
-        if state == TAG_OUTSTANDING:
+        if state == TAG_OUTSTANDING or state == TAG_LEFT:
             break
         if state == TAG_ACKED:
             acked += 1

@@ -1,0 +1,79 @@
+"""Order per key over many processes: whether what workers wrote down can be what was promised."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+
+class Handling(NamedTuple):
+    """One call of a handler; `end` is infinite if it never returned."""
+
+    worker: str
+    key: str
+    number: int
+    begin: float
+    end: float
+
+
+def handlings(worker: str, lines: Iterable[str]) -> list[Handling]:
+    """Read what a worker wrote: lines such as ``begin acme 7 123456789``."""
+    open_: dict[tuple[str, int], float] = {}
+    found = []
+    for line in lines:
+        what, key, number, when = line.split()
+        if what == "begin":
+            assert (key, int(number)) not in open_, f"{worker} handles {key} {number} twice at once"
+            open_[key, int(number)] = float(when)
+        else:
+            found.append(Handling(worker, key, int(number), open_.pop((key, int(number))), float(when)))
+    found += [Handling(worker, key, number, begin, float("inf")) for (key, number), begin in open_.items()]
+    return found
+
+
+def check(handled: Iterable[Handling], lost: Mapping[str, Iterable[float]], counts: Mapping[str, int]) -> None:
+    """Raise AssertionError unless every message was handled, in order and one at a time.
+
+    Parameters
+    ----------
+    handled : iterable of Handling
+        Of all workers.
+    lost : mapping of str to iterable of float
+        When a worker lost what it had, because it was killed or its connection was cut: from then on another may have
+        the message that it is handling.
+    counts : mapping of str to int
+        Messages of each key, which are numbered from 0.
+    """
+    by_key: dict[str, list[Handling]] = defaultdict(list)
+    for one in handled:
+        by_key[one.key].append(one)
+    for key, count in counts.items():
+        found = sorted(by_key[key], key=lambda one: one.begin)
+        assert {one.number for one in found if one.end < float("inf")} == {*range(count)}, (
+            f"{key}: messages are missing"
+        )
+        _check_order(key, found)
+        _check_one_at_a_time(key, found, lost)
+
+
+def _check_order(key: str, found: list[Handling]) -> None:
+    """No message begins before each older one was handled to its end."""
+    ends: dict[int, float] = {}
+    for one in found:
+        ends[one.number] = min(ends.get(one.number, float("inf")), one.end)
+    # In the order of their numbers, the latest end of all older ones.
+    latest, bound = float("-inf"), {}
+    for number in sorted(ends):
+        bound[number] = latest
+        latest = max(latest, ends[number])
+    for one in found:
+        assert one.begin >= bound[one.number], f"{key} {one.number} began at {one.worker} before an older one had ended"
+
+
+def _check_one_at_a_time(key: str, found: list[Handling], lost: Mapping[str, Iterable[float]]) -> None:
+    """No two messages of a key are handled at once, unless the worker of the first had lost what it had by then."""
+    for one, other in itertools.pairwise(found):
+        end = min([when for when in lost.get(one.worker, ()) if when >= one.begin], default=float("inf"))
+        assert other.begin >= min(one.end, end), f"{other} began while {one} was handled"

@@ -1,0 +1,41 @@
+"""A worker of ordered lanes: writes down when its handlers begin and end, on the clock that all processes share."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+
+from fairsched import Consumer, Lanes
+from fairsched.consumer.signals import graceful
+
+#: Longest time for which a handler works, in seconds.
+WORK = 0.006
+
+
+def main(url: str, name: str, buckets: str, record: str) -> None:
+    lanes = Lanes(name, key="header:account", ordered=True, buckets=int(buckets))
+    pause = threading.Event()
+
+    def write(what: str, message: object) -> None:
+        # One write, so that a record is whole however the process dies.
+        line = f"{what} {message.headers['account']} {int(message.body)} {time.monotonic_ns()}\n"
+        os.write(descriptor, line.encode())
+
+    def handle(message: object) -> None:
+        write("begin", message)
+        pause.wait(random.random() * WORK)
+        write("end", message)
+
+    consumer = Consumer(url, lanes, workers=4)
+    with graceful(consumer.stop, [signal.SIGTERM]):
+        # The file says that the process may be told to stop.
+        descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        consumer.run(handle)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
