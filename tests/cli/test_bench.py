@@ -20,6 +20,8 @@ from fairsched.cli.group import cli
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no embedded broker on Windows")
 
 SMALL = Plan(40, 4, 2, 0.0)
+#: Those that consume just the queues that they are given.
+QUEUES_ALONE = [one for one in CONTESTANTS if not one.spread]
 QUICK = ["--flood", "20", "--tenants", "3", "--each", "2", "--service-time", "1us"]
 
 
@@ -61,7 +63,7 @@ def test_the_schedule_is_of_its_seed() -> None:
     assert 0 <= schedule[0][0] <= schedule[-1][0] <= plan.flood * plan.service_time
 
 
-@pytest.mark.parametrize("contestant", CONTESTANTS, ids=[one.name for one in CONTESTANTS])
+@pytest.mark.parametrize("contestant", QUEUES_ALONE, ids=[one.name for one in QUEUES_ALONE])
 def test_everything_is_handled_once(contestant: Contestant, url: str) -> None:
     names = ["bench.shared"] if contestant.shared else [f"bench.{number}" for number in range(5)]
     bodies = {name: [b"%d" % number for number in range(place, 50, len(names))] for place, name in enumerate(names)}

@@ -22,7 +22,7 @@ from fairsched.lanes.own_lanes import Activity
 from fairsched.lanes.registry import LaneRegistry
 
 if TYPE_CHECKING:
-    from fairsched.integrations.celery import ChannelForEachQueue
+    from fairsched.integrations.celery_channels import ChannelForEachQueue
 
 _log = logging.getLogger(__name__)
 
