@@ -31,8 +31,8 @@ class Worker:
 
     def __init__(self, url: str, lanes: Lanes, record: Path) -> None:
         self.record = record
-        arguments = [url, lanes.name, str(lanes.buckets), str(record)]
-        self.process = subprocess.Popen([sys.executable, "-m", "support.ordered_worker", *arguments], env=environment())
+        arguments = [url, lanes.name, str(lanes.buckets), str(record), "ordered"]
+        self.process = subprocess.Popen([sys.executable, "-m", "support.lane_worker", *arguments], env=environment())
 
     def begins(self) -> int:
         return self.record.read_text().count("begin") if self.record.exists() else 0

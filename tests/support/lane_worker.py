@@ -1,4 +1,4 @@
-"""A worker of ordered lanes: writes down when its handlers begin and end, on the clock that all processes share."""
+"""A worker of lanes: writes down when its handlers begin and end, on the clock that all processes share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fairsched.consumer.signals import graceful
 WORK = 0.006
 
 
-def main(url: str, name: str, buckets: str, record: str) -> None:
-    lanes = Lanes(name, key="header:account", ordered=True, buckets=int(buckets))
+def main(url: str, name: str, buckets: str, record: str, kind: str) -> None:
+    lanes = Lanes(name, key="header:account", ordered=kind == "ordered", buckets=int(buckets))
     pause = threading.Event()
 
     def write(what: str, message: object) -> None:

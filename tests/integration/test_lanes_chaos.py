@@ -1,0 +1,257 @@
+"""Lanes while everything is killed: producers, a relay and workers go on, and nothing is lost.
+
+LANE_KILLS is the number of kills of each test, five by default.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from oracles.order import check, handlings
+from support.outcomes import Outcomes
+from support.rabbitmq import Broker
+from support.waiting import eventually
+
+from fairsched import Lanes, Publisher
+
+KILLS = int(os.environ.get("LANE_KILLS", "5"))
+#: Of five kills, one is of the broker, which takes longest to come back.
+VICTIMS = ("broker", "relay", "relay", "worker", "worker")
+WORKERS = 3
+
+#: Messages that are under way at each part, at most: those may come again when it is killed.
+PUBLISHER_WINDOW = 100
+RELAY_WINDOW = 200
+#: The prefetch of a worker, 50, and at least one message of each lane.
+WORKER_WINDOW = 150
+#: Copies that one kill can cause. What a relay has under way when the broker dies is published once more by its
+#: publisher, and delivered again by the ingress queue.
+COPIES = {
+    "worker": WORKER_WINDOW,
+    "relay": RELAY_WINDOW,
+    "broker": WORKERS * WORKER_WINDOW + 3 * RELAY_WINDOW + 2 * PUBLISHER_WINDOW,
+}
+
+
+class Process:
+    """A worker or a relay, in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        tests = str(Path(__file__).parents[1])
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
+        self._process = subprocess.Popen([sys.executable, "-m", *arguments], env=environment)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        self._process.terminate()
+        return self._process.wait(40)
+
+
+class Worker(Process):
+    """A worker, and what it has written down so far."""
+
+    def __init__(self, url: str, lanes: Lanes, record: Path) -> None:
+        self.record = record
+        kind = "ordered" if lanes.ordered else "unordered"
+        super().__init__("support.lane_worker", url, lanes.name, str(lanes.buckets), str(record), kind)
+        self.lines: list[str] = []
+        self._read = 0
+
+    def read(self) -> list[str]:
+        """Return what was written since the last call."""
+        if not self.record.exists():
+            return []
+        with self.record.open() as file:
+            file.seek(self._read)
+            found = file.read().splitlines()
+            self._read = file.tell()
+        self.lines += found
+        return found
+
+
+class Producer:
+    """Publishes numbered messages of hot and of quiet tenants until it is told to stop."""
+
+    def __init__(self, name: str, queue: str, **options: Any) -> None:
+        self.name, self.queue = name, queue
+        self.publisher = Publisher(confirm_window=PUBLISHER_WINDOW, confirm_timeout=120, **options)
+        self.published: Counter[str] = Counter()
+        self._source = random.Random(name)
+        self._stopping = threading.Event()
+        self._errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self.publisher:
+                while not self._stopping.wait(0.05):
+                    for _ in range(15):
+                        self._publish()
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _publish(self) -> None:
+        hot = self._source.random() < 0.5
+        tenant = f"{self.name}-hot-{self._source.randrange(2)}" if hot else f"{self.name}-{self._source.randrange(30)}"
+        number = self.published[tenant]
+        self.publisher.publish(b"%d" % number, self.queue, headers={"account": tenant})
+        self.published[tenant] += 1
+
+    def end(self) -> None:
+        """Publish no more; raise what went wrong."""
+        self._stopping.set()
+        self._thread.join(150)
+        assert not self._thread.is_alive()
+        if self._errors:
+            raise self._errors[0]
+
+
+class Chaos:
+    """All parts of the lanes, each of which may be killed and is replaced at once."""
+
+    def __init__(self, broker: Broker, folder: Path, lanes: Lanes) -> None:
+        self.broker, self.folder, self.lanes = broker, folder, lanes
+        self.source = random.Random(os.environ.get("LANE_SEED", "lanes"))
+        self.workers: list[Worker] = []
+        self.gone: list[Worker] = []
+        #: When each worker lost what it had.
+        self.lost: dict[str, list[float]] = {}
+        self.ended: Counter[tuple[str, int]] = Counter()
+        self.kills: Counter[str] = Counter()
+        broker.declare(lanes.name)
+        self.relay = self._new_relay()
+        for _ in range(WORKERS):
+            self._add_worker()
+        self.producers = [
+            Producer("direct", lanes.name, url=broker.url, lanes=lanes),
+            Producer("ingress", lanes.name, url=broker.url),
+        ]
+
+    def _new_relay(self) -> Process:
+        order = ["--ordered"] if self.lanes.ordered else []
+        return Process(
+            "fairsched.cli", "spread", self.lanes.name, "--key", self.lanes.key, "--url", self.broker.url,
+            "--buckets", str(self.lanes.buckets), "--window", str(RELAY_WINDOW), "--log-level", "error", *order,
+        )  # fmt: skip
+
+    def _add_worker(self) -> None:
+        record = self.folder / f"worker-{len(self.workers) + len(self.gone)}"
+        self.workers.append(Worker(self.broker.url, self.lanes, record))
+
+    def close(self) -> None:
+        for producer in self.producers:
+            producer._stopping.set()
+        for process in [self.relay, *self.workers]:
+            process.kill()
+
+    def done(self) -> int:
+        """Return how many messages were handled."""
+        for worker in [*self.workers, *self.gone]:
+            for line in worker.read():
+                what, tenant, number, _ = line.split()
+                if what == "end":
+                    self.ended[tenant, int(number)] += 1
+        return len(self.ended)
+
+    def kill(self, victim: str) -> None:
+        self.kills[victim] += 1
+        if victim == "broker":
+            self._note_loss(self.workers)
+            self.broker.restart()
+            self._note_loss(self.workers)
+        elif victim == "relay":
+            self.relay.kill()
+            self.relay = self._new_relay()
+        else:
+            worker = self.workers.pop(self.source.randrange(WORKERS))
+            worker.kill()
+            self._note_loss([worker])
+            self.gone.append(worker)
+            self._add_worker()
+
+    def _note_loss(self, workers: list[Worker]) -> None:
+        for worker in workers:
+            self.lost.setdefault(worker.record.name, []).append(float(time.monotonic_ns()))
+
+    def go_on(self) -> None:
+        """Wait until a random number of further messages are handled."""
+        wanted = self.done() + self.source.randrange(50, 500)
+        eventually(lambda: self.done() >= wanted, 60, f"messages are handled after {dict(self.kills)}", every=0.05)
+
+    def finish(self) -> dict[str, int]:
+        """Let everything be handled, stop all, and return how many messages there were of each tenant."""
+        for producer in self.producers:
+            producer.end()
+        published = self.producers[0].published + self.producers[1].published
+        eventually(
+            lambda: self.done() >= published.total(), 90,
+            f"all messages are handled, missing are {self._missing(published)}", every=0.1,
+        )  # fmt: skip
+        eventually(lambda: sum(self._left().values()) == 0, 60, f"and settled, left are {self._left()}", every=0.2)
+        assert self.relay.stop() == 0
+        assert [worker.stop() for worker in self.workers] == [0] * WORKERS
+        self.done()
+        return dict(published)
+
+    def _missing(self, published: Counter[str]) -> list[tuple[str, int]]:
+        return sorted({(tenant, n) for tenant, count in published.items() for n in range(count)} - self.ended.keys())
+
+    def _left(self) -> dict[str, int]:
+        """Return the messages in each queue but the registry."""
+        return {name: count for name, count in self.broker.messages().items() if name != self.lanes.registry}
+
+    def own_lanes(self) -> set[str]:
+        return {name for name in self.broker.messages() if self.lanes.is_own_lane(name)}
+
+
+@pytest.fixture
+def start(mortal: Broker, tmp_path: Path) -> Iterator[Callable[..., Chaos]]:
+    made: list[Chaos] = []
+
+    def begin(**options: Any) -> Chaos:
+        made.append(Chaos(mortal, tmp_path, Lanes("orders", key="header:account", buckets=8, **options)))
+        return made[-1]
+
+    yield begin
+    for chaos in made:
+        chaos.close()
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+@pytest.mark.timeout(120 + 30 * KILLS)
+@pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+def test_nothing_is_lost_whatever_is_killed(start: Callable[..., Chaos], outcomes: Outcomes, ordered: bool) -> None:
+    chaos = start(ordered=ordered)
+    chaos.go_on()
+    deck: list[str] = []
+    for _ in range(KILLS):
+        deck = deck or chaos.source.sample(VICTIMS, len(VICTIMS))
+        chaos.kill(deck.pop())
+        chaos.go_on()
+    published = chaos.finish()
+    expected = {(tenant, number) for tenant, count in published.items() for number in range(count)}
+    outcomes.note(f"kill -9 of {', '.join(sorted(chaos.kills))}", "lanes", (expected, chaos.ended.elements()))
+    assert chaos.ended.keys() == expected
+    copies = chaos.ended.total() - len(expected)
+    assert copies <= sum(COPIES[victim] * count for victim, count in chaos.kills.items()), chaos.kills
+    if ordered:
+        assert chaos.own_lanes() == set()
+        handled = [one for each in [*chaos.gone, *chaos.workers] for one in handlings(each.record.name, each.lines)]
+        check(handled, chaos.lost, published)
+    else:
+        assert {chaos.lanes.own_lane_of(f"{name}-hot-0") for name in ("direct", "ingress")} <= chaos.own_lanes()
