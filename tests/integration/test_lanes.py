@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pika
@@ -221,6 +222,29 @@ def test_registry_messages_of_others_do_no_harm(broker: Broker, lanes: Lanes, ca
             producer.say(key, encode(Announcement(found, "a")))
         producer.fill(found, "a")
         eventually(lambda: len(worker.handled) == 2)
+    assert caplog.text.count("message ignored") == 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_messages_that_come_to_a_worker_by_another_exchange_do_no_harm(
+    broker: Broker, lanes: Lanes, caplog: pytest.LogCaptureFixture, ordered: bool
+) -> None:
+    """Any client may bind its exchange to the registry."""
+    lanes = replace(lanes, ordered=ordered)
+    with Worker(broker.url, lanes) as worker, broker.connect() as channel:
+        part = worker.consumer._client.lane_membership if ordered else worker.consumer._client.lane_registry
+        assert part is not None
+        eventually(lambda: part.connected)
+        channel.exchange_declare("foreign", "fanout", auto_delete=True)
+        channel.exchange_bind(lanes.registry, "foreign")
+        for key in (NEW, CLOSE, "here"):
+            channel.basic_publish("foreign", key, b"{}")
+        eventually(lambda: "message ignored: its exchange is 'foreign'" in caplog.text)
+        assert part.connected
+        lane = Producer(broker, lanes).open_lane("a") if not ordered else lanes.bucket_of("a")
+        Producer(broker, lanes).fill(lane, "b")
+        eventually(lambda: (lane, b"b 0") in worker.handled)
+    assert "failed" not in caplog.text
     assert caplog.text.count("message ignored") == 1
 
 

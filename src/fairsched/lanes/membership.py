@@ -209,7 +209,11 @@ class LaneMembership:
         session.stop()
 
     def _hear(self, registry: str, key: str, body: bytes) -> None:
-        one = self._groups[registry]
+        one = self._groups.get(registry)
+        if one is None:  # any user of the broker may name the queue, or bind an exchange to the registry
+            if self._log.due("message"):
+                _log.warning("queue of members: message ignored: its exchange is %r", registry)
+            return
         try:
             worker = decode(body)
         except ValueError as error:

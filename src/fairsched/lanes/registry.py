@@ -231,7 +231,11 @@ class LaneRegistry:
         session.stop()
 
     def _hear(self, session: Session, registry: str, key: str, body: bytes) -> None:
-        one = self._registered[registry]
+        one = self._registered.get(registry)
+        if one is None:  # any user of the broker may name the queue, or bind an exchange to the registry
+            if self._log.due("message"):
+                _log.warning("queue of announcements %r: message ignored: its exchange is %r", self._queue, registry)
+            return
         if key == NEW and one.entries is not None:
             one.entries += 1
         announced = self._decoded(one, body)
