@@ -444,6 +444,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         Cancelling the call does not undo it.
         """
         one = queue if isinstance(queue, Queue) else Queue(queue)
+        self._client.settings.check_no_lane(one.name)
         await asyncio.wrap_future(self._client.add_queues({one.name: one})[one.name])
 
     async def remove_queue(self, queue: str) -> None:
@@ -451,6 +452,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
 
         Cancelling the call does not undo it.
         """
+        self._client.settings.check_no_lane(queue)
         await asyncio.wrap_future(self._client.begin_removal(queue))
 
     def pause(self, queue: str) -> None:

@@ -76,6 +76,7 @@ def test_lanes_that_keep_their_order_need_no_ordering_key() -> None:
         ([ORDERS, ORDERS], r"queue 'orders.bucket.0' is one of lanes 'orders'"),
         ([ORDERS, "orders.bucket.3"], r"queue 'orders.bucket.3' is one of lanes 'orders'"),
         ([ORDERS, Queue("orders.tenant.x")], r"queue 'orders.tenant.x' is one of lanes 'orders'"),
+        ([ORDERS, "orders.lanes"], r"queue 'orders.lanes' is the registry of lanes 'orders'"),
         ({"mails": ORDERS}, r"lanes 'orders' stand under another name, 'mails'"),
         ({"orders": {"buckets": 4}}, r"lanes 'orders' need a key, .* got \{'buckets': 4\}"),
         (

@@ -22,7 +22,7 @@ import pytest
 from support.rabbitmq import Broker
 from support.waiting import eventually
 
-from fairsched import App, Consumer, Lanes, Retry, aio
+from fairsched import App, ConfigurationError, Consumer, Lanes, Retry, aio
 from fairsched.lanes import own_lanes, registry
 from fairsched.lanes.announcement import ACTIVE, CLOSE, GONE, KEPT, NEW, Announcement, encode
 from fairsched.metrics import ConsumerCollector
@@ -264,6 +264,49 @@ def test_an_idle_lane_is_deleted_by_agreement(broker: Broker, lanes: Lanes, impa
     eventually(lambda: producer.entries() <= 2)
     with Worker(broker.url, lanes) as three:
         eventually(lambda: three.hears and producer.entries() <= 1)
+
+
+def test_a_paused_lane_is_still_paused_when_it_comes_back(broker: Broker, lanes: Lanes, impatient: None) -> None:
+    producer = Producer(broker, lanes)
+    with Worker(broker.url, lanes) as worker:
+        eventually(lambda: worker.hears)
+        lane = producer.open_lane("a")
+        eventually(lambda: len(worker.handled) == 1)
+        worker.consumer.pause(lane)
+        producer.fill(lane, "a", 3)
+        # For the worker it is idle; the broker refuses to delete it, and it comes back.
+        eventually(lambda: lane not in worker.consumer.state.consuming)
+        eventually(lambda: lane in worker.consumer.state.consuming)
+        producer.fill(lanes.bucket_of("b"), "b")
+        eventually(lambda: len(worker.handled) == 2)
+        assert worker.consumer.state.paused == {lane}
+        assert broker.count(lane) == 3
+        worker.consumer.resume(lane)
+        eventually(lambda: len(worker.handled) == 5)
+
+
+def test_a_paused_lane_that_is_given_up_can_be_resumed(broker: Broker, lanes: Lanes, impatient: None) -> None:
+    producer = Producer(broker, lanes)
+    with Worker(broker.url, lanes) as worker:
+        eventually(lambda: worker.hears)
+        lane = producer.open_lane("a")
+        eventually(lambda: len(worker.handled) == 1)
+        worker.consumer.pause(lane)
+        eventually(lambda: not producer.exists(lane) and lane not in worker.consumer.state.consuming)
+        worker.consumer.resume(lane)
+        producer.open_lane("a")
+        eventually(lambda: len(worker.handled) == 2)
+
+
+@pytest.mark.parametrize("name", ["bucket.0", "tenant.a", "lanes"])
+def test_lanes_are_neither_added_nor_removed_alone(broker: Broker, lanes: Lanes, name: str) -> None:
+    queue = f"{lanes.name}.{name}"
+    with Worker(broker.url, lanes) as worker:
+        before = worker.consumer.state.consuming
+        for change in (worker.consumer.add_queue, worker.consumer.remove_queue):
+            with pytest.raises(ConfigurationError, match=f"queue '{queue}' belongs to lanes '{lanes.name}'"):
+                change(queue)
+        assert worker.consumer.state.consuming == before
 
 
 def test_a_lane_with_a_message_in_hand_is_not_deleted(

@@ -158,6 +158,10 @@ class Lanes:
         """Whether a queue is named as a bucket of these lanes or as the lane of a tenant alone."""
         return self.is_own_lane(queue) or queue.startswith(f"{self.name}.bucket.")
 
+    def reserves(self, queue: str) -> bool:
+        """Whether a queue is a bucket, named as the lane of a tenant alone, or the registry. O(buckets)."""
+        return self.is_own_lane(queue) or queue in self.bucket_names or queue == self.registry
+
     @property
     def registry(self) -> str:
         """Name of the exchange on which lanes are announced, and of the queue that remembers them."""
@@ -253,10 +257,11 @@ def queues_and_lanes(queues: object, weight: int = 1) -> tuple[dict[str, Queue],
 
 
 def _add_buckets(queues: dict[str, Queue], lanes: Lanes, weight: int) -> None:
-    """Add the buckets of lanes to the queues, among which no other may be a lane of theirs."""
+    """Add the buckets of lanes to the queues, none of which may be reserved by the lanes."""
     for name in queues:
-        if name in lanes.bucket_names or lanes.is_own_lane(name):
-            raise ConfigurationError(f"queues must differ, but queue {name!r} is one of lanes {lanes.name!r}")
+        if lanes.reserves(name):
+            kind = "the registry" if name == lanes.registry else "one"
+            raise ConfigurationError(f"queues must differ, but queue {name!r} is {kind} of lanes {lanes.name!r}")
     queues.update({name: lanes.queue(name, weight) for name in lanes.bucket_names})
 
 

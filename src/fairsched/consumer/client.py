@@ -494,9 +494,10 @@ class Client(MessageSource, ConsumerEvents):
     def pause(self, queue: str, paused: bool) -> None:
         """Take in no more messages of a queue, or again."""
         self.check_process()
-        check_consumed(queue, self.settings)
         with self._guard:
             before = self._paused
+            if not isinstance(queue, str) or queue not in before:  # a paused lane may be given up for now
+                check_consumed(queue, self.settings)
             self._paused = before | {queue} if paused else before - {queue}
             if self._paused != before:
                 _log.info("queue %r is %s", queue, "paused" if paused else "resumed")
@@ -508,11 +509,13 @@ class Client(MessageSource, ConsumerEvents):
     def add_queue(self, queue: Queue) -> None:
         """Consume another queue; return when it is consumed, or raise why it cannot be."""
         self._check_thread()
+        self.settings.check_no_lane(queue.name)
         self.add_queues({queue.name: queue})[queue.name].result()
 
     def remove_queue(self, name: str) -> None:
         """Stop consuming a queue; return when nothing of it is here any more."""
         self._check_thread()
+        self.settings.check_no_lane(name)
         self.begin_removal(name).result()
 
     def _check_thread(self) -> None:
@@ -713,7 +716,7 @@ class Client(MessageSource, ConsumerEvents):
                 self.shedding.forget(queue)
             if self._started:
                 self.io_thread.take(settings)
-            if queue in self._paused:
+            if queue in self._paused and not settings.is_lane(queue):  # a lane that comes back is still paused
                 self._paused -= {queue}
                 if self._started:
                     self.io_thread.pause(self._paused)

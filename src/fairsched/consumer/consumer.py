@@ -304,7 +304,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         ------
         ConfigurationError
             If the queue is consumed already with other options, if an option does not go with those of the consumer,
-            or if the broker refused the declaration.
+            if the queue is one of its lanes, or if the broker refused the declaration.
         QueueNotFound
             If the queue does not exist.
         ConnectionFailed
@@ -340,7 +340,7 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Raises
         ------
         ConfigurationError
-            If the queue is not consumed by this consumer.
+            If the queue is not consumed by this consumer, or is one of its lanes, which are consumed together.
         ShutDown
             If the consumer was stopped.
         RuntimeError
@@ -376,8 +376,8 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Notes
         -----
         Messages that are buffered or in flight are handled as usual; none returns to the queue, and none is kept
-        unsettled. The queue stays paused after a lost connection, and until this consumer ends. Pausing a paused queue
-        does nothing.
+        unsettled. The queue stays paused after a lost connection, and until this consumer ends; so does a lane that is
+        given up and consumed again meanwhile. Pausing a paused queue does nothing.
 
         A tenant that shares its queue with others cannot be paused: its messages would fill the prefetch window, and
         those of other tenants would no longer be delivered.

@@ -363,6 +363,19 @@ class ConsumerSettings:
         """Return whether a queue is none of the lanes of single tenants, which come and go. O(lanes)."""
         return not any(lanes.is_own_lane(queue) for lanes in self.lanes)
 
+    def is_lane(self, queue: str) -> bool:
+        """Return whether a queue is a lane, which may be left and consumed again. O(lanes)."""
+        return any(lanes.is_lane(queue) for lanes in self.lanes)
+
+    def check_no_lane(self, queue: object) -> None:
+        """Raise ConfigurationError for a queue that lanes add and remove themselves. O(buckets)."""
+        for lanes in self.lanes:
+            if isinstance(queue, str) and lanes.reserves(queue):
+                raise ConfigurationError(
+                    f"queue {queue!r} belongs to lanes {lanes.name!r}, which are consumed together: it cannot be added "
+                    "or removed, only paused"
+                )
+
     def home_of(self, queue: str) -> str:
         """Return the queue to which messages of a queue come back after a delay: itself, or for a lane of a tenant
         alone, which may be deleted meanwhile, a bucket. O(lanes).
