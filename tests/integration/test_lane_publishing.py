@@ -201,6 +201,35 @@ def test_a_lane_in_use_is_announced_again_and_again(
         assert publisher.stats()["failed"] == 0
 
 
+@pytest.mark.parametrize("deleted", ["queue", "exchange and queue", "messages"])
+def test_lanes_in_use_are_entered_again_into_a_registry_that_lost_them(
+    broker: Node, new_lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch, deleted: str
+) -> None:
+    """While no worker runs, which would do it: one that starts later would not find them."""
+    monkeypatch.setattr(lane_upkeep, "_PERIOD", 0.0)
+    lanes = new_lanes()
+    with Publisher(broker.url, lanes=lanes) as publisher, broker.connect() as channel:
+        for tenant in ("acme", "zeta"):
+            flood(publisher, lanes, tenant, range(40))
+        eventually(lambda: is_open(publisher, lanes, "acme", "zeta"))
+        if deleted == "messages":
+            channel.queue_purge(lanes.registry)
+        else:
+            channel.queue_delete(lanes.registry)
+        if deleted == "exchange and queue":
+            channel.exchange_delete(lanes.registry)
+
+        def is_entered() -> bool:
+            for tenant in ("acme", "zeta"):
+                flood(publisher, lanes, tenant, range(1))
+            return exists(broker, lanes.registry) and broker.count(lanes.registry) >= 2
+
+        eventually(is_entered, every=0.1)
+        publisher.flush()
+        assert publisher.stats()["failed"] == 0
+    assert {*announced(broker, lanes)} == {(lanes.own_lane_of(tenant), tenant) for tenant in ("acme", "zeta")}
+
+
 def test_order_within_a_tenant_is_kept_while_lanes_are_declared(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
     lanes = new_lanes(ordered=True)
     tenants = [f"t{number}" for number in range(8)]

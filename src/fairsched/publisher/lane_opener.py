@@ -34,6 +34,9 @@ _ADVICE = {
     406: "if it exists with other arguments, give all programs the same arguments= and ordered=, or delete it",
 }
 
+#: The number of entries of a registry that a worker reads: they are not counted then.
+_READ = 2**32
+
 #: Told what became of a lane: the error, or None.
 Done = Callable[[Exception | None], None]
 #: A request to the broker: sends it, and has the second argument called with the answer.
@@ -44,7 +47,7 @@ _Script = Generator[_Request, Any, None]
 
 @dataclass
 class _Job:
-    """A lane, and what is to be done: an own lane is looked for, declared and announced."""
+    """A lane, and what is to be done: an own lane is looked for, declared and announced; or a registry, to be counted."""
 
     lanes: Lanes
     lane: str
@@ -52,6 +55,8 @@ class _Job:
     looks: bool = False
     declares: bool = True
     announces: bool = False
+    counts: bool = False
+    entries: int = 0
     tenant: Any = None
     attempts: int = 0
 
@@ -118,6 +123,20 @@ class LaneOpener:
     def check(self, lanes: Lanes, lane: str, done: Done) -> None:
         """Call `done` with an error unless a lane exists; parameters as for `declare`."""
         self._add(_Job(lanes, lane, done, looks=True, declares=False))
+
+    def count_entries(self, lanes: Lanes, done: Callable[[Exception | None, int], None]) -> None:
+        """Declare the registry again, and count its entries, unless there is no connection.
+
+        Parameters
+        ----------
+        lanes : Lanes
+            Those whose registry it is.
+        done : callable
+            Called with the error, or None, and the number of entries, or a larger one while a worker reads them.
+        """
+        if self._transport is not None:
+            job = _Job(lanes, lanes.registry, lambda error: done(error, job.entries), counts=True)
+            self._add(job)
 
     def _add(self, job: _Job) -> None:
         self._jobs.append(job)
@@ -232,6 +251,9 @@ class LaneOpener:
 
     def _requests(self, job: _Job) -> _Script:
         lanes, lane = job.lanes, job.lane
+        if job.counts:
+            job.entries = yield from self._registry(lanes.registry)
+            return
         if job.looks:
             self._asked = f"queue {lane!r}"
             self._looking = True
@@ -248,14 +270,16 @@ class LaneOpener:
             self._asked = f"the announcement of {lane!r} on exchange {lanes.registry!r}"
             yield lambda channel, answer: self._announce_new(channel, job, answer)
 
-    def _registry(self, name: str) -> _Script:
-        """Declare the exchange and the queue of the registry."""
+    def _registry(self, name: str) -> Generator[_Request, Any, int]:
+        """Declare the exchange and the queue of the registry; return its entries, or `_READ` while a worker has them."""
         self._asked = f"exchange {name!r}, direct and durable"
         yield lambda channel, answer: channel.exchange_declare(name, "direct", durable=True, callback=answer)
         self._asked = f"queue {name!r}, durable, without arguments"
-        yield lambda channel, answer: channel.queue_declare(name, durable=True, callback=answer)
+        declared = yield lambda channel, answer: channel.queue_declare(name, durable=True, callback=answer)
         self._asked = f"the binding of queue {name!r} to the exchange of that name with key {NEW!r}"
         yield lambda channel, answer: channel.queue_bind(name, name, NEW, callback=answer)
+        entries: int = _READ if declared.method.consumer_count else declared.method.message_count
+        return entries
 
     def _announce_new(self, channel: Channel, job: _Job, answer: Callable[[Any], None]) -> None:
         self._returned = False

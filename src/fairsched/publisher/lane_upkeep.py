@@ -170,12 +170,26 @@ class LaneUpkeep:
                 self._open_own(spread, tenant, lane, is_first=False)
 
     def look(self) -> None:
-        """Announce lanes in use, and try again to open others, every ten seconds."""
+        """Have lanes in use announced, and try again to open others, every ten seconds."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + _PERIOD
         for spread in self._spreads:
-            for tenant, lane in spread.placement.active(now):
-                self._opener.say_active(spread.lanes, lane, tenant)
+            if used := spread.placement.active(now):
+                self._opener.count_entries(spread.lanes, partial(self._announce, spread, used))
         self._try_again()
+
+    def _announce(self, spread: Spread, used: list[tuple[Any, str]], error: Exception | None, entries: int) -> None:
+        """Announce lanes in use: as new ones if the registry has lost them.
+
+        Workers enter again what an operator deleted from the registry. If none runs, those that start later would not
+        find the lane.
+        """
+        if error is not None:
+            return
+        for tenant, lane in used:
+            if entries < len(used):
+                self._open_own(spread, tenant, lane, is_first=False)
+            else:
+                self._opener.say_active(spread.lanes, lane, tenant)
