@@ -5,6 +5,7 @@ LANE_KILLS is the number of kills of each test, three by default.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
@@ -23,6 +24,7 @@ from support.rabbitmq import Broker
 from support.waiting import eventually
 
 from fairsched import Lanes, Publisher
+from fairsched.cli.exits import CONNECTION
 
 KILLS = int(os.environ.get("LANE_KILLS", "3"))
 #: Each is killed once in any three kills, in a random order.
@@ -54,6 +56,11 @@ class Process:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+
+    def has_ended(self) -> bool:
+        """Whether it ended by itself, which is allowed only if it could not connect at its start."""
+        assert self._process.poll() in (None, CONNECTION)
+        return self._process.returncode is not None
 
     def stop(self) -> int:
         self._process.terminate()
@@ -130,6 +137,7 @@ class Chaos:
         self.gone: list[Worker] = []
         #: When each worker lost what it had.
         self.lost: dict[str, list[float]] = {}
+        #: How often each message was handled.
         self.ended: Counter[tuple[str, int]] = Counter()
         self.kills: Counter[str] = Counter()
         broker.declare(lanes.name)
@@ -160,6 +168,7 @@ class Chaos:
 
     def done(self) -> int:
         """Return how many messages were handled."""
+        self._supervise()
         for worker in [*self.workers, *self.gone]:
             for line in worker.read():
                 what, tenant, number, _ = line.split()
@@ -177,11 +186,23 @@ class Chaos:
             self.relay.kill()
             self.relay = self._new_relay()
         else:
-            worker = self.workers.pop(self.source.randrange(WORKERS))
+            worker = self.source.choice(self.workers)
+            self._note_loss([worker])
             worker.kill()
             self._note_loss([worker])
-            self.gone.append(worker)
-            self._add_worker()
+            self._replace(worker)
+
+    def _replace(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        self.gone.append(worker)
+        self._add_worker()
+
+    def _supervise(self) -> None:
+        """Start again what could not connect: the broker was down when it started, or died just then."""
+        if self.relay.has_ended():
+            self.relay = self._new_relay()
+        for worker in [one for one in self.workers if one.has_ended()]:
+            self._replace(worker)
 
     def _note_loss(self, workers: list[Worker]) -> None:
         for worker in workers:
@@ -197,14 +218,17 @@ class Chaos:
         for producer in self.producers:
             producer.end()
         published = self.producers[0].published + self.producers[1].published
-        eventually(
-            lambda: self.done() >= published.total(), 90,
-            f"all messages are handled, missing are {self._missing(published)}", every=0.1,
-        )  # fmt: skip
-        eventually(lambda: sum(self._left().values()) == 0, 60, f"and settled, left are {self._left()}", every=0.2)
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: self.done() >= published.total(), 90, every=0.1)
+        missing = self._missing(published)
+        assert not missing, f"{len(missing)} messages are lost, such as {missing[:10]}; {self._left()}"
+        eventually(lambda: sum(self._left().values()) == 0, 60, "all messages are settled", every=0.2)
         assert self.relay.stop() == 0
+        for worker in self.workers:
+            eventually(worker.record.exists)  # from then on it can be told to stop
         assert [worker.stop() for worker in self.workers] == [0] * WORKERS
-        self.done()
+        for worker in self.workers:
+            worker.read()
         return dict(published)
 
     def _missing(self, published: Counter[str]) -> list[tuple[str, int]]:

@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 
-from fairsched import Consumer, Lanes
+from fairsched import ConnectionFailed, Consumer, Lanes
+from fairsched.cli.exits import CONNECTION
 from fairsched.consumer.signals import graceful
 
 #: Longest time for which a handler works, in seconds.
@@ -34,7 +35,10 @@ def main(url: str, name: str, buckets: str, record: str, kind: str) -> None:
     with graceful(consumer.stop, [signal.SIGTERM]):
         # The file says that the process may be told to stop.
         descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        consumer.run(handle)
+        try:
+            consumer.run(handle)
+        except ConnectionFailed:
+            sys.exit(CONNECTION)
 
 
 if __name__ == "__main__":
