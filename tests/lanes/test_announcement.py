@@ -30,6 +30,14 @@ def test_what_is_encoded_is_read(tenant: Any) -> None:
     assert ORDERS.own_lane_of(found.tenant) == lane
 
 
+@pytest.mark.parametrize("tenant", [b"\xff" * 100_000, "ü" * 60_000])
+def test_a_lane_is_found_however_long_its_tenant_is(tenant: Any) -> None:
+    lane = ORDERS.own_lane_of(tenant)
+    body = encode(Announcement(lane, tenant))
+    assert len(body) <= LONGEST_BODY
+    assert decode(body, ORDERS) == (lane, None)
+
+
 def is_utf8(octets: bytes) -> bool:
     try:
         octets.decode()

@@ -21,7 +21,8 @@ KEPT = "kept"
 #: The routing keys that workers hear.
 KEYS = (NEW, ACTIVE, CLOSE, GONE, KEPT)
 
-#: Longest body that is read, in bytes. A lane has at most 255, a tenant what fits into a header of a frame.
+#: Longest body that is written and read, in bytes. A lane has at most 255, a tenant what fits into a header of a frame,
+#: of which JSON makes up to six times as much.
 LONGEST_BODY = 256 * 1024
 
 
@@ -33,11 +34,15 @@ class Announcement(NamedTuple):
 
 
 def encode(announcement: Announcement) -> bytes:
-    """Return the body of a message. O(length). Safe from any thread."""
+    """Return the body of a message. O(length). Safe from any thread.
+
+    Workers need the tenant for its weight only: one whose name is too long to be announced has that of unnamed tenants.
+    """
     tenant = announcement.tenant
     if isinstance(tenant, bytes):  # what is not UTF-8 becomes lone surrogates, which no header has
         tenant = tenant.decode("utf-8", "surrogateescape")
-    return json.dumps({"lane": announcement.lane, "tenant": tenant}).encode()
+    body = json.dumps({"lane": announcement.lane, "tenant": tenant}).encode()
+    return body if len(body) <= LONGEST_BODY else encode(Announcement(announcement.lane, None))
 
 
 def decode(body: bytes, lanes: Lanes) -> Announcement:
