@@ -24,7 +24,9 @@ from support.waiting import eventually
 
 from fairsched import ConfigurationError, Consumer, Lanes, MessageReturned, Publisher, PublishFailed, aio
 from fairsched.lanes.announcement import ACTIVE, decode
+from fairsched.publisher import asynchronous as aio_publisher_module
 from fairsched.publisher import lane_upkeep
+from fairsched.publisher import publisher as publisher_module
 from fairsched.publisher.lane_opener import LaneOpener
 
 _numbers = itertools.count()
@@ -152,6 +154,44 @@ def test_a_flood_of_an_asyncio_publisher_leaves_the_bucket_to_others(
     asyncio.run(publish())
     assert take(broker, lanes.bucket_of("acme")) == [b"%d" % number for number in range(31)]
     assert take(broker, lanes.own_lane_of("acme")) == [b"%d" % number for number in range(31, 3000)]
+
+
+@pytest.mark.parametrize("kind", [Publisher, aio.Publisher], ids=["sync", "asyncio"])
+def test_a_close_ends_the_wait_for_a_lane(
+    broker: Node, new_lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch, kind: type[Any]
+) -> None:
+    for module in (publisher_module, aio_publisher_module):
+        monkeypatch.setattr(module, "LANE_TIMEOUT", 1000.0)
+    monkeypatch.setattr(lane_upkeep, "NOTICE", 1000.0)  # a lane that exists is not used for twice as long
+    lanes = new_lanes()
+    broker.declare(lanes.own_lane_of("acme"))
+    publisher = kind(broker.url, lanes=lanes)
+
+    async def publish() -> None:
+        await done(publisher.open())
+        for number in range(32):
+            await done(publisher.publish(b"%d" % number, lanes.name, headers={"tenant": "acme"}))
+
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(publish())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: publisher._client.begun and publisher._client.io_thread._lanes._when_open)
+    publisher._client.end()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [str(error) for error in errors] == ["this publisher is closed; create another"]
+
+
+async def done(result: Any) -> Any:
+    """Return a result, which is awaited if it is a coroutine's."""
+    return await result if asyncio.iscoroutine(result) else result
 
 
 def test_a_done_callback_publishes_to_the_bucket_meanwhile(broker: Node, new_lanes: Callable[..., Lanes]) -> None:

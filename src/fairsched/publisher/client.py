@@ -214,7 +214,9 @@ class Client(PublisherEvents):
         return True
 
     def placed_again(self, message: Outgoing) -> Outgoing:
-        """Return a message with the lane that its tenant has now."""
+        """Return a message with the lane that its tenant has now; raise as `check_open` does, after a wait for it."""
+        if not self.is_open:
+            self.check_open()
         exchange, _, encoded, body, mandatory, where = message
         assert where is not None
         (lane,) = where[0].placement.lanes_of((where[1],))

@@ -119,6 +119,7 @@ class IOThread(ConnectionThread):
 
     def _finish(self, failure: BaseException | None) -> None:
         self._transport = None
+        self._lanes.release_waiting()
         if failure is not None:
             _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
             self._owner.failed(failure)

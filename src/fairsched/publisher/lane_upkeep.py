@@ -132,11 +132,15 @@ class LaneUpkeep:
         self._when_open.append(done)
         self._call_if_open()
 
+    def release_waiting(self) -> None:
+        """Have no caller wait for lanes any more."""
+        due, self._when_open = self._when_open, []
+        for done in due:
+            done()
+
     def _call_if_open(self) -> None:
         if not self._opening:
-            due, self._when_open = self._when_open, []
-            for done in due:
-                done()
+            self.release_waiting()
 
     def _open_own(self, spread: Spread, tenant: Any, lane: str, *, is_first: bool) -> None:
         opened = partial(self._own_opened, spread, tenant, lane)
