@@ -47,7 +47,7 @@ _Script = Generator[_Request, Any, None]
 
 @dataclass
 class _Job:
-    """A lane, and what is to be done: an own lane is looked for, declared and announced; or a registry, to be counted."""
+    """A lane, and what is to be done: an own lane is looked for, declared and announced; a registry is counted."""
 
     lanes: Lanes
     lane: str
@@ -271,7 +271,7 @@ class LaneOpener:
             yield lambda channel, answer: self._announce_new(channel, job, answer)
 
     def _registry(self, name: str) -> Generator[_Request, Any, int]:
-        """Declare the exchange and the queue of the registry; return its entries, or `_READ` while a worker has them."""
+        """Declare exchange and queue of the registry; return its entries, or `_READ` while a worker has them."""
         self._asked = f"exchange {name!r}, direct and durable"
         yield lambda channel, answer: channel.exchange_declare(name, "direct", durable=True, callback=answer)
         self._asked = f"queue {name!r}, durable, without arguments"
