@@ -459,6 +459,29 @@ def test_nothing_is_lost_when_the_broker_is_killed(mortal: Node) -> None:
     assert {*announced(mortal, lanes)} == {(lanes.own_lane_of("acme"), "acme")}
 
 
+def test_after_a_long_absence_messages_go_to_buckets_until_their_lanes_are_open_again(
+    mortal: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers may be about to delete the lane, and RabbitMQ would confirm and lose what reaches it then."""
+    monkeypatch.setattr(lane_upkeep, "_LONGEST_ABSENCE", 0.0)
+    lanes = Lanes("lanes", key="header:tenant", buckets=2)
+    with Publisher(mortal.url, lanes=lanes) as publisher:
+        flood(publisher, lanes, "acme", range(40))
+        eventually(lambda: is_open(publisher, lanes, "acme"))
+        publisher.flush()
+        mortal.kill()
+        eventually(lambda: not publisher._client.io_thread.connected)
+        flood(publisher, lanes, "acme", range(100, 200))
+        mortal.start()
+        publisher.flush(60)
+        eventually(lambda: is_open(publisher, lanes, "acme"))
+        flood(publisher, lanes, "acme", range(200, 210))
+    assert {*take(mortal, lanes.bucket_of("acme"))} >= {b"%d" % number for number in range(100, 200)}
+    own = {*map(int, take(mortal, lanes.own_lane_of("acme")))}
+    assert own.isdisjoint(range(100, 200))
+    assert own >= {*range(200, 210)}
+
+
 KILLED = """
 import os, signal, sys
 from fairsched import Lanes, Publisher

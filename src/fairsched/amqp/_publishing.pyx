@@ -1272,6 +1272,26 @@ cdef class PublishWindow:
         for one in found:
             self.readdress(one, routing_key)
 
+    def move_all(self, bucket_of not None):
+        """move_all($self, bucket_of)
+        --
+
+        Give all unconfirmed messages in lanes another routing key; to be called while there is no channel.
+
+        Parameters
+        ----------
+        bucket_of : callable
+            Returns the name of a queue for the tenant that a message was put with.
+
+        Notes
+        -----
+        O(bytes in the window).
+        """
+        cdef _Outcome one
+        for one in self.outstanding():
+            if one.tenant is not None:
+                self.readdress(one, bucket_of(one.tenant))
+
     cdef readdress(self, _Outcome one, str routing_key):
         """Encode a message again with another routing key."""
         cdef Content c

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +23,9 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between announcements that a lane is in use, and between attempts to open one.
 _PERIOD = 10.0
+#: Seconds without a connection after which workers may soon delete the own lanes. They do so ten minutes after the last
+#: message, which may have been five minutes old when the connection was lost.
+_LONGEST_ABSENCE = 240.0
 
 
 class LaneUpkeep:
@@ -66,16 +70,34 @@ class LaneUpkeep:
         self._opening = 0
         self._when_open: list[Callable[[], object]] = []
         self._next = time.monotonic() + _PERIOD
+        #: When the connection was lost; None: it is there.
+        self._lost_at: float | None = None
 
     def connected(self, transport: Transport) -> None:
         """Take a new channel: all messages are sent again. The connection may be the same."""
         self._wanted.clear()
         self._moves.clear()
+        if self._lost_at is not None and time.monotonic() - self._lost_at > _LONGEST_ABSENCE:
+            self._leave_own_lanes()
+        self._lost_at = None
         self._opener.connected(transport)
         self._try_again()
 
+    def _leave_own_lanes(self) -> None:
+        """Have all messages go to buckets until the own lanes are opened as if they were new: workers may delete them.
+
+        RabbitMQ confirms and loses a message that reaches a lane at the moment of its deletion.
+        """
+        for spread in self._spreads:
+            for tenant, lane in spread.placement.active(time.monotonic(), math.inf):
+                if spread.placement.closed(lane):
+                    self._failed[lane] = spread, tenant
+        self._window.move_all(lambda place: place[0].lanes.bucket_of(place[1]))
+
     def disconnected(self) -> None:
         """Note that the connection is lost."""
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
         self._wanted.clear()
         self._moves.clear()
         self._opener.disconnected()
