@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from oracles.order import check, handlings
 from support.outcomes import Outcomes
-from support.rabbitmq import Broker
+from support.rabbitmq import Broker, on_embedded
 from support.waiting import eventually
 
 from fairsched import Lanes, Publisher
@@ -140,6 +140,8 @@ class Chaos:
         #: How often each message was handled.
         self.ended: Counter[tuple[str, int]] = Counter()
         self.kills: Counter[str] = Counter()
+        #: Copies that these kills can have caused.
+        self.allowed = 0
         broker.declare(lanes.name)
         self.relay = self._new_relay()
         for _ in range(WORKERS):
@@ -178,7 +180,10 @@ class Chaos:
 
     def kill(self, victim: str) -> None:
         self.kills[victim] += 1
+        self.allowed += COPIES[victim]
         if victim == "broker":
+            if not on_embedded():  # RabbitMQ stores acknowledgements late: what was handled may all come again
+                self.allowed += self.done()
             self._note_loss(self.workers)
             self.broker.restart()
             self._note_loss(self.workers)
@@ -269,10 +274,11 @@ def test_nothing_is_lost_whatever_is_killed(start: Callable[..., Chaos], outcome
         chaos.go_on()
     published = chaos.finish()
     expected = {(tenant, number) for tenant, count in published.items() for number in range(count)}
-    outcomes.note(f"kill -9 of {', '.join(sorted(chaos.kills))}", "lanes", (expected, chaos.ended.elements()))
+    subject = f"lanes, {'ordered' if ordered else 'unordered'}"
+    outcomes.note("broker, relays and workers killed", subject, (expected, chaos.ended.elements()))
     assert chaos.ended.keys() == expected
     copies = chaos.ended.total() - len(expected)
-    assert copies <= sum(COPIES[victim] * count for victim, count in chaos.kills.items()), chaos.kills
+    assert copies <= chaos.allowed, chaos.kills
     if ordered:
         assert chaos.own_lanes() == set()
         handled = [one for each in [*chaos.gone, *chaos.workers] for one in handlings(each.record.name, each.lines)]
