@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from support.threads import result_of, start
 from support.waiting import SOON
 
-from fairsched import FairQueue, ShutDown
+from fairsched import FairQueue, Limit, ShutDown
 
 pytestmark = pytest.mark.stress
 
@@ -140,3 +142,72 @@ def test_a_burst_reaches_all_that_wait() -> None:
         getters = [start(lambda me=me: fair.get(timeout=SOON, priority=me)) for me in range(threads)]
         fair.put_many("a", range(threads))
         assert sorted(result_of(getter)[1] for getter in getters) == list(range(threads))
+
+
+@pytest.mark.parametrize("subkeys", [False, True])
+def test_slots_come_and_go(subkeys: bool) -> None:
+    """Slots are added, limited, withdrawn from and retired by several threads while others put and get."""
+    fair = FairQueue({"stays": 1}, subkey_quantum=1 if subkeys else None, sparse_boost=True)
+    names, each, over = ["a", "b", "stays"], 3_000, threading.Event()
+    ready = threading.Barrier(7)
+    put: list[list[Ticket]] = [[], []]
+    got: list[list[Ticket]] = [[], [], [], []]
+
+    def produce(me: int) -> None:
+        ready.wait()
+        for number in range(each):
+            ticket = Ticket(me, number)
+            try:
+                fair.put(names[number % 3], ticket, **({"subkey": number % 2} if subkeys else {}))
+            except KeyError:
+                continue
+            put[me].append(ticket)
+
+    def consume(me: int) -> None:
+        ready.wait()
+        while True:
+            try:
+                got[me].extend(fair.get_many(3, 0.001).items)
+            except queue.Empty:
+                continue
+            except ShutDown:
+                return
+
+    def change(me: int) -> None:
+        ready.wait()
+        for turn in itertools.count():
+            if over.is_set():
+                return
+            name = names[turn % 2]
+            with contextlib.suppress(ValueError, KeyError):
+                fair.add_slot(name, 1 + turn % 3)
+                fair.set_band(name, turn % 8)
+                fair.set_limit(name, Limit(rate=1e6) if turn % 3 else None)
+            got[me].extend(fair.withdraw([one for one in fair.items() if one.number % 7 == turn % 7]))
+            with contextlib.suppress(KeyError):
+                fair.hold(name, True)
+                fair.retire(name)
+
+    makers = [start(lambda me=me: produce(me)) for me in range(2)]
+    others = [start(lambda me=me: consume(me)) for me in range(2)]
+    changers = [start(lambda me=me: change(me)) for me in (2, 3)]
+    ready.wait()
+    assert [result_of(maker) for maker in makers] == [None, None]
+    over.set()
+    assert [result_of(changer) for changer in changers] == [None, None]
+    fair.lift_limits()
+    fair.shutdown()
+    assert [result_of(other) for other in others] == [None, None]
+    assert sorted(map(id, itertools.chain(*got))) == sorted(map(id, itertools.chain(*put)))
+    assert sum(len(some) for some in got[2:]) > 0
+    for name in {"a", "b"} & fair.stats().keys():
+        fair.retire(name)
+    assert list(fair.stats()) == ["stays"]
+
+
+@dataclass(eq=False)
+class Ticket:
+    """An item with its producer and its number."""
+
+    producer: int
+    number: int
