@@ -144,65 +144,74 @@ def test_a_burst_reaches_all_that_wait() -> None:
         assert sorted(result_of(getter)[1] for getter in getters) == list(range(threads))
 
 
-@pytest.mark.parametrize("subkeys", [False, True])
-def test_slots_come_and_go(subkeys: bool) -> None:
-    """Slots are added, limited, withdrawn from and retired by several threads while others put and get."""
-    fair = FairQueue({"stays": 1}, subkey_quantum=1 if subkeys else None, sparse_boost=True)
-    names, each, over = ["a", "b", "stays"], 3_000, threading.Event()
-    ready = threading.Barrier(7)
-    put: list[list[Ticket]] = [[], []]
-    got: list[list[Ticket]] = [[], [], [], []]
+class Changing:
+    """A queue whose slots come and go: each of its methods runs in threads, numbered by `me`."""
 
-    def produce(me: int) -> None:
-        ready.wait()
-        for number in range(each):
+    names = ("a", "b", "stays")
+
+    def __init__(self, subkeys: bool) -> None:
+        self.subkeys = subkeys
+        self.fair = FairQueue({"stays": 1}, subkey_quantum=1 if subkeys else None, sparse_boost=True)
+        self.over = threading.Event()
+        self.ready = threading.Barrier(7)
+        self.put: list[list[Ticket]] = [[], []]
+        self.got: list[list[Ticket]] = [[], [], [], []]
+
+    def produce(self, me: int) -> None:
+        self.ready.wait()
+        for number in range(3_000):
             ticket = Ticket(me, number)
-            try:
-                fair.put(names[number % 3], ticket, **({"subkey": number % 2} if subkeys else {}))
-            except KeyError:
-                continue
-            put[me].append(ticket)
+            with contextlib.suppress(KeyError):
+                whose = {"subkey": number % 2} if self.subkeys else {}
+                self.fair.put(self.names[number % 3], ticket, **whose)
+                self.put[me].append(ticket)
 
-    def consume(me: int) -> None:
-        ready.wait()
+    def consume(self, me: int) -> None:
+        self.ready.wait()
         while True:
             try:
-                got[me].extend(fair.get_many(3, 0.001).items)
+                self.got[me].extend(self.fair.get_many(3, 0.001).items)
             except queue.Empty:
                 continue
             except ShutDown:
                 return
 
-    def change(me: int) -> None:
-        ready.wait()
+    def change(self, me: int) -> None:
+        self.ready.wait()
         for turn in itertools.count():
-            if over.is_set():
+            if self.over.is_set():
                 return
-            name = names[turn % 2]
+            name = self.names[turn % 2]
             with contextlib.suppress(ValueError, KeyError):
-                fair.add_slot(name, 1 + turn % 3)
-                fair.set_band(name, turn % 8)
-                fair.set_limit(name, Limit(rate=1e6) if turn % 3 else None)
-            got[me].extend(fair.withdraw([one for one in fair.items() if one.number % 7 == turn % 7]))
+                self.fair.add_slot(name, 1 + turn % 3)
+                self.fair.set_band(name, turn % 8)
+                self.fair.set_limit(name, Limit(rate=1e6) if turn % 3 else None)
+            some = [ticket for ticket in self.fair.items() if ticket.number % 7 == turn % 7]
+            self.got[me].extend(self.fair.withdraw(some))
             with contextlib.suppress(KeyError):
-                fair.hold(name, True)
-                fair.retire(name)
+                self.fair.hold(name, True)
+                self.fair.retire(name)
 
-    makers = [start(lambda me=me: produce(me)) for me in range(2)]
-    others = [start(lambda me=me: consume(me)) for me in range(2)]
-    changers = [start(lambda me=me: change(me)) for me in (2, 3)]
-    ready.wait()
+
+@pytest.mark.parametrize("subkeys", [False, True])
+def test_slots_come_and_go(subkeys: bool) -> None:
+    """Slots are added, limited, withdrawn from and retired by several threads while others put and get."""
+    world = Changing(subkeys)
+    makers = [start(lambda me=me: world.produce(me)) for me in range(2)]
+    others = [start(lambda me=me: world.consume(me)) for me in range(2)]
+    changers = [start(lambda me=me: world.change(me)) for me in (2, 3)]
+    world.ready.wait()
     assert [result_of(maker) for maker in makers] == [None, None]
-    over.set()
+    world.over.set()
     assert [result_of(changer) for changer in changers] == [None, None]
-    fair.lift_limits()
-    fair.shutdown()
+    world.fair.lift_limits()
+    world.fair.shutdown()
     assert [result_of(other) for other in others] == [None, None]
-    assert sorted(map(id, itertools.chain(*got))) == sorted(map(id, itertools.chain(*put)))
-    assert sum(len(some) for some in got[2:]) > 0
-    for name in {"a", "b"} & fair.stats().keys():
-        fair.retire(name)
-    assert list(fair.stats()) == ["stays"]
+    assert sorted(map(id, itertools.chain(*world.got))) == sorted(map(id, itertools.chain(*world.put)))
+    assert sum(len(some) for some in world.got[2:]) > 0
+    for name in {"a", "b"} & world.fair.stats().keys():
+        world.fair.retire(name)
+    assert list(world.fair.stats()) == ["stays"]
 
 
 @dataclass(eq=False)
