@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support.clock import ManualClock
 
 from fairsched import ConfigurationError, FairQueue, Limit, Queue
-from fairsched.consumer import share_group, share_message
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.consumer.share_group import GroupBalance, ShareGroup
+from fairsched.consumer.sharing import share_group, share_message
+from fairsched.consumer.sharing.share_group import GroupBalance, ShareGroup
 from fairsched.consumer.worker_queues import WorkerQueues
 
 

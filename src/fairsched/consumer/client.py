@@ -30,7 +30,7 @@ from fairsched.consumer.queue_watcher import QueueWatcher
 from fairsched.consumer.requeueing.codel_returns import Shedding
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.consumer.share_group import ShareGroup
+from fairsched.consumer.sharing.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
 from fairsched.consumer.waits import WaitWarnings, slow_rates
 from fairsched.consumer.worker_queues import WorkerQueues

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from fairsched.amqp.keyvalue import NO_KEY, hashable
 from fairsched.amqp.properties import PROPERTY_NAMES
+from fairsched.config.keyvalue import NO_KEY, hashable
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.delivery._delivery import HeaderKey

@@ -41,7 +41,7 @@ def removed_early(queue: str) -> ConfigurationError:
 
 
 class ChangeEvents:
-    """What the owner of a consumer learns of its queues; the I/O thread calls every method."""
+    """Events of queues that are added and removed; the I/O thread calls every method."""
 
     def return_messages(self, queues: Collection[str]) -> None:
         """Return the messages of queues that wait here: no more will come."""

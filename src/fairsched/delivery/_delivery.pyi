@@ -13,7 +13,7 @@ from fairsched.scheduling._fairqueue import FairQueue
 
 @type_check_only
 class Origin(Protocol):
-    """Where a message came from and where its settlement goes: one channel."""
+    """One channel: the origin of messages, and where their settlements go."""
 
     @property
     def queue(self) -> str: ...

@@ -9,7 +9,7 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
-from fairsched.amqp.keyvalue import NO_KEY, hashable
+from fairsched.config.keyvalue import NO_KEY, hashable
 from fairsched.config.tenants import OTHERS
 from fairsched.config.weights import check_weight, quanta_of
 from fairsched.consumer.cost import ConstantCost, TimeCost

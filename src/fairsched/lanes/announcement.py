@@ -46,7 +46,7 @@ def decode(body: bytes, lanes: Lanes) -> Announcement:
     Parameters
     ----------
     body : bytes
-        Of anybody who may publish to the registry.
+        Of any client with the permission to publish to the registry.
     lanes : Lanes
         Whose registry it is.
 

@@ -1,4 +1,4 @@
-"""Which messages wait in the relay for a lane that refuses them, and when is each published?
+"""Messages that wait in the relay for lanes that refuse them, and the time at which each is published again.
 
 A broker refuses messages of a lane that is full (``x-overflow`` ``reject-publish``), and may take a later one at once:
 messages that are published before the answer comes may overtake the one that was refused. So from its first refusal on

@@ -1,4 +1,4 @@
-"""Which properties does the copy of a message have that the relay publishes to a lane?
+"""The properties of the copy that the relay publishes to a lane.
 
 Those of the message, byte for byte, except for what the copy cannot have:
 

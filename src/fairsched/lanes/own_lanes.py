@@ -1,4 +1,4 @@
-"""Which own lanes a worker consumes: found, consumed, given up by agreement, or consumed again."""
+"""Own lanes of tenants as a worker sees them: found, consumed, given up by agreement, or consumed again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RETRY = 10.0
 
 
 class Do(enum.Enum):
-    """What is to be done at the broker or the consumer."""
+    """An action at the broker or the consumer."""
 
     #: Does the lane exist?
     LOOK = enum.auto()

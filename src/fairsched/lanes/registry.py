@@ -276,7 +276,7 @@ class LaneRegistry:
         try:
             queue = self._queues.get(action.lane)
             if queue is None:
-                # Not declared: a lane is entered into the registry before it has messages, and by who declares it.
+                # Not declared: the publisher that declares a lane enters it into the registry before it has messages.
                 # Its messages are retried as those of the tenant's bucket.
                 weight = self._consumer.weight_of(action.tenant)
                 queue = self._queues[action.lane] = Queue(action.lane, weight=weight, retry=False)

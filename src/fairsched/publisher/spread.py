@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp._properties import encode_properties
-from fairsched.amqp.keyvalue import NO_KEY, hashable
 from fairsched.amqp.properties import decode
+from fairsched.config.keyvalue import NO_KEY, hashable
 from fairsched.lanes import Placement
 from fairsched.publisher.contents import checked_properties
 

@@ -34,7 +34,7 @@ from fairsched.amqp.session import Session
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.log_limit import LogLimit
-from fairsched.consumer.share_message import Claim, decode, encode, slot_name
+from fairsched.consumer.sharing.share_message import Claim, decode, encode, slot_name
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.scheduling.bands import DEFAULT_BAND
 
