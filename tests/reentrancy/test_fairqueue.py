@@ -191,6 +191,25 @@ class World:
     def set_band(self, slot: int, band: int) -> None:
         self.attempt(lambda: self.queue.set_band(self.name(slot), band))
 
+    def add_slot(self, slot: int, quantum: int) -> None:
+        self.attempt(lambda: self.queue.add_slot(self.name(slot), self.integer(quantum)), ValueError)
+
+    def retire(self, slot: int) -> None:
+        self.attempt(lambda: self.queue.retire(self.name(slot)), KeyError)
+
+    def withdraw(self, places: list[int], form: str) -> None:
+        """Take out some of the items that are queued when the call begins, as far as they are there still."""
+        done, queued = self.attempt(self.queue.items)
+        if not (done and queued):
+            return
+        chosen = list({id(item): item for item in (queued[place % len(queued)] for place in places)}.values())
+        del queued
+        items = walked(chosen) if form == "walked" else chosen
+        begun = self.history.moment()
+        done, found = self.attempt(lambda: self.queue.withdraw(items))
+        for item in found if done else ():
+            self.history.withdrew(begun, item.number)
+
     def anticipate(self, patience: float) -> None:
         if self.patience:
             self.attempt(lambda: self.queue.anticipate(self.seconds(patience)))
@@ -312,13 +331,18 @@ tending: st.SearchStrategy[Step] = st.one_of(
     st.tuples(st.just("hold"), slots, st.booleans(), st.booleans()),
     st.tuples(st.just("set_quantum"), slots, st.integers(1, 3)),
     st.tuples(st.just("set_band"), slots, st.integers(3, 5)),
+    st.tuples(st.just("add_slot"), slots, st.integers(1, 3)),
+    st.tuples(st.just("retire"), slots),
     st.tuples(st.just("anticipate"), st.sampled_from([0.0, 0.5])),
     st.tuples(st.just("tick"), st.sampled_from([0.25, 1.0])),
     st.tuples(st.just("look"), slots),
     st.just(("leave",)),
     st.just(("shrink",)),
 )
-steps = st.one_of(putting, putting, putting, getting, getting, tending)
+withdrawing: st.SearchStrategy[Step] = st.tuples(
+    st.just("withdraw"), st.lists(st.integers(0, 9), min_size=1, max_size=4), st.sampled_from(["list", "walked"])
+)
+steps = st.one_of(putting, putting, putting, getting, getting, withdrawing, tending)
 
 
 seated: st.SearchStrategy[Step] = st.one_of(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from support.threads import result_of, start
 from support.waiting import SOON
 
-from fairsched import FairQueue, ShutDown
+from fairsched import FairQueue, Limit, ShutDown
 
 pytestmark = pytest.mark.stress
 
@@ -140,3 +142,81 @@ def test_a_burst_reaches_all_that_wait() -> None:
         getters = [start(lambda me=me: fair.get(timeout=SOON, priority=me)) for me in range(threads)]
         fair.put_many("a", range(threads))
         assert sorted(result_of(getter)[1] for getter in getters) == list(range(threads))
+
+
+class Changing:
+    """A queue whose slots come and go: each of its methods runs in threads, numbered by `me`."""
+
+    names = ("a", "b", "stays")
+
+    def __init__(self, subkeys: bool) -> None:
+        self.subkeys = subkeys
+        self.fair = FairQueue({"stays": 1}, subkey_quantum=1 if subkeys else None, sparse_boost=True)
+        self.over = threading.Event()
+        self.ready = threading.Barrier(7)
+        self.put: list[list[Ticket]] = [[], []]
+        self.got: list[list[Ticket]] = [[], [], [], []]
+
+    def produce(self, me: int) -> None:
+        self.ready.wait()
+        for number in range(3_000):
+            ticket = Ticket(me, number)
+            with contextlib.suppress(KeyError):
+                whose = {"subkey": number % 2} if self.subkeys else {}
+                self.fair.put(self.names[number % 3], ticket, **whose)
+                self.put[me].append(ticket)
+
+    def consume(self, me: int) -> None:
+        self.ready.wait()
+        while True:
+            try:
+                self.got[me].extend(self.fair.get_many(3, 0.001).items)
+            except queue.Empty:
+                continue
+            except ShutDown:
+                return
+
+    def change(self, me: int) -> None:
+        self.ready.wait()
+        for turn in itertools.count():
+            if self.over.is_set():
+                return
+            name = self.names[turn % 2]
+            with contextlib.suppress(ValueError, KeyError):
+                self.fair.add_slot(name, 1 + turn % 3)
+                self.fair.set_band(name, turn % 8)
+                self.fair.set_limit(name, Limit(rate=1e6) if turn % 3 else None)
+            some = [ticket for ticket in self.fair.items() if ticket.number % 7 == turn % 7]
+            self.got[me].extend(self.fair.withdraw(some))
+            with contextlib.suppress(KeyError):
+                self.fair.hold(name, True)
+                self.fair.retire(name)
+
+
+@pytest.mark.parametrize("subkeys", [False, True])
+def test_slots_come_and_go(subkeys: bool) -> None:
+    """Slots are added, limited, withdrawn from and retired by several threads while others put and get."""
+    world = Changing(subkeys)
+    makers = [start(lambda me=me: world.produce(me)) for me in range(2)]
+    others = [start(lambda me=me: world.consume(me)) for me in range(2)]
+    changers = [start(lambda me=me: world.change(me)) for me in (2, 3)]
+    world.ready.wait()
+    assert [result_of(maker) for maker in makers] == [None, None]
+    world.over.set()
+    assert [result_of(changer) for changer in changers] == [None, None]
+    world.fair.lift_limits()
+    world.fair.shutdown()
+    assert [result_of(other) for other in others] == [None, None]
+    assert sorted(map(id, itertools.chain(*world.got))) == sorted(map(id, itertools.chain(*world.put)))
+    assert sum(len(some) for some in world.got[2:]) > 0
+    for name in {"a", "b"} & world.fair.stats().keys():
+        world.fair.retire(name)
+    assert list(world.fair.stats()) == ["stays"]
+
+
+@dataclass(eq=False)
+class Ticket:
+    """An item with its producer and its number."""
+
+    producer: int
+    number: int

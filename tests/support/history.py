@@ -27,6 +27,7 @@ class Life:
     subkey: int = 0
     doubtful: bool = False  # whether it is in the queue cannot be told: the caller changed the list meanwhile
     put: bool = False
+    withdrawn: bool = False  # taken out of the middle, in no order
 
 
 class History:
@@ -75,6 +76,12 @@ class History:
             self.fault(f"item {number} was put to slot {life.slot}, and got from slot {slot}")
         life.got_begun, life.got_ended = begun, self.moment()
 
+    def withdrew(self, begun: int, number: int) -> None:
+        """Note that an item was taken out of the queue, wherever it stood."""
+        life = self.lives[number]
+        self.got(begun, life.slot, number)
+        life.withdrawn = True
+
     def surely_queued(self, begun: int) -> list[int]:
         """Items that were in the queue from before `begun` until now, whatever the order of overlapping calls."""
         return [
@@ -107,7 +114,7 @@ class History:
         """Within a slot, or a subkey of it: what was put before another was put is got no later."""
         by_slot: dict[tuple[int, int], list[tuple[int, Life]]] = defaultdict(list)
         for number, life in self.lives.items():
-            if life.put and life.got_ended is not None:
+            if life.put and life.got_ended is not None and not life.withdrawn:
                 by_slot[life.slot, life.subkey].append((number, life))
         for (slot, _), lives in by_slot.items():
             for (a, first), (b, second) in itertools.permutations(lives, 2):

@@ -328,6 +328,12 @@ class ConsumerChannel(ChannelDeliveries):
         channel = self._channel
         if not self.alive or not self.consuming or channel is None or not channel.is_open:
             return False
+        self._call_at_end(done)
+        self.prefetch.move(channel, 0)
+        return True
+
+    def _call_at_end(self, done: Callable[[], None]) -> None:
+        """Call a function when deliveries have ended, after those that wait for the same."""
         earlier = self._ending
 
         def ended() -> None:
@@ -336,8 +342,6 @@ class ConsumerChannel(ChannelDeliveries):
             done()
 
         self._ending = ended
-        self.prefetch.move(channel, 0)
-        return True
 
     def leave(self, done: Callable[[], None]) -> None:
         """Stop deliveries for good, and call `done` when none is under way any more, which may be more than once.
@@ -349,7 +353,7 @@ class ConsumerChannel(ChannelDeliveries):
             done()
             return
         channel = self._channel
-        self._ending = done
+        self._call_at_end(done)
         if not self.alive or channel is None or not channel.is_open:
             done()
             return

@@ -25,6 +25,7 @@ from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
+from fairsched.consumer.queue_changes import Done, removed_early
 from fairsched.consumer.queue_watcher import QueueWatcher
 from fairsched.consumer.requeueing.codel_returns import Shedding
 from fairsched.consumer.requeueing.pace import Pace
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
-    from fairsched.consumer.queue_changes import Done
     from fairsched.delivery._delivery import Message
     from fairsched.lanes.membership import LaneMembership
     from fairsched.lanes.own_lanes import Activity
@@ -130,6 +130,8 @@ class Client(MessageSource, ConsumerEvents):
         #: What is told when an added queue is consumed, and when a removed one is forgotten.
         self._adding: dict[str, Future[None]] = {}
         self._leaving: dict[str, Future[None]] = {}
+        #: What is told of queues that are to be added when their removal is done, with the name of each.
+        self._returning: dict[Future[None], str] = {}
         self._stop_at: float | None = None
         #: Its holder may come again: a destructor, or the hash of a tenant, may call a consumer wherever Python runs.
         self._guard = threading.RLock()
@@ -611,12 +613,16 @@ class Client(MessageSource, ConsumerEvents):
             self.share_group.take(settings)
 
     def _add_after(self, queue: Queue) -> Future[None]:
-        """Add a queue when its removal, which is under way, is done."""
+        """Add a queue when its removal, which is under way, is done, unless it is removed once more until then."""
         found = _pending()
+        self._returning[found] = queue.name
 
         def again(_removed: Future[None]) -> None:
             try:
-                added = self.add_queues({queue.name: queue})[queue.name]
+                with self._guard:
+                    if self._returning.pop(found, None) is None:
+                        return
+                    added = self.add_queues({queue.name: queue})[queue.name]
             except BaseException as error:
                 found.set_exception(error)
             else:
@@ -646,10 +652,11 @@ class Client(MessageSource, ConsumerEvents):
         with self._guard:
             leaving = self._leaving.get(name)
             if leaving is not None:
+                self._revoke(name)
                 return leaving
             check_consumed(name, self.settings)
             if not self._started:
-                self.queue_removed(name)
+                self.queues_removed([name])
                 return _done()
             if self.stopping.is_set():
                 raise ShutDown("the consumer was stopped")
@@ -658,6 +665,12 @@ class Client(MessageSource, ConsumerEvents):
             if self.io_thread.ended:
                 self.changes_ended()
             return found
+
+    def _revoke(self, name: str) -> None:
+        """Give up additions of a queue that wait for its removal: it is removed once more. Called with the guard."""
+        for future in [future for future, queue in self._returning.items() if queue == name]:
+            del self._returning[future]
+            _tell(future, removed_early(name))
 
     def changes_ended(self) -> None:
         """Let nothing wait for a queue any more: the I/O thread has ended, and with it every consumer."""
@@ -703,21 +716,23 @@ class Client(MessageSource, ConsumerEvents):
         for queue, count in returned.items():
             _log.info("queue %r is left: %d messages that were not handled return to it", queue, count)
 
-    def queue_removed(self, queue: str) -> None:
-        """Forget a queue: settings, slot, figures."""
+    def queues_removed(self, queues: Collection[str]) -> None:
+        """Forget queues: settings, slots, figures."""
         with self._guard:
             before = self.settings
-            settings = before.without_queues([queue])
+            settings = before.without_queues(queues)
             self._use(before, settings)
-            self.worker_queues.remove(before, queue)
-            self.counters.forget(queue)
-            self._waits.forget(queue)
-            if self.shedding and settings.key is None:
-                self.shedding.forget(queue)
+            for queue in queues:
+                self.worker_queues.remove(before, queue)
+                self.counters.forget(queue)
+                self._waits.forget(queue)
+                if self.shedding and settings.key is None:
+                    self.shedding.forget(queue)
             if self._started:
                 self.io_thread.take(settings)
-            if queue in self._paused and not settings.is_lane(queue):  # a lane that comes back is still paused
-                self._paused -= {queue}
+            gone = {queue for queue in queues if not settings.is_lane(queue)}  # a lane that comes back is still paused
+            if not self._paused.isdisjoint(gone):
+                self._paused = self._paused.difference(gone)
                 if self._started:
                     self.io_thread.pause(self._paused)
 

@@ -89,7 +89,7 @@ class IOThread(ConnectionThread):
 
     Notes
     -----
-    Handlers never run in this thread, so they cannot delay heartbeats. `request_flush`, `give_way`, `reweigh`, `take`,
+    Handlers never run in this thread, so they cannot delay heartbeats. `request_flush`, `give_way`, `reweigh`,
     `add`, `remove`, `pause`, `stop_intake`, `round_trip` and `turned` are safe from any thread, besides what
     `ConnectionThread` and `ConsumerChannels` name; everything else belongs to the I/O thread. None of them waits for
     the network except `close`.
@@ -229,11 +229,6 @@ class IOThread(ConnectionThread):
         self._newest = settings
         self._loop.add_callback_threadsafe(self._reweigh)
 
-    def take(self, settings: ConsumerSettings) -> None:
-        """Consume other queues: what was forgotten, and what `add` is about to add."""
-        self._newest = settings
-        self._loop.add_callback_threadsafe(self._take)
-
     def add(self, settings: ConsumerSettings, wanted: Mapping[str, Done]) -> None:
         """Consume more queues, which these settings have; each is told when it is consumed, or why it cannot be."""
 
@@ -281,6 +276,14 @@ class IOThread(ConnectionThread):
             "the broker did not confirm the close within %.3g s; leaving without its answer. "
             "What was settled last may come again", waited,
         )  # fmt: skip
+
+    def take(self, settings: ConsumerSettings) -> None:
+        """Take settings from which queues were removed, at once: what happens next must not consume these again.
+
+        The settings may also have queues that `add` is about to add.
+        """
+        self._newest = settings
+        self._take()
 
     def _reweigh(self) -> None:
         if not self._stopping:

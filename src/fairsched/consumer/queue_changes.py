@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.declarations import wanted_queues
@@ -35,14 +35,19 @@ EXPIRY_PERIOD = 0.25
 Done = Callable[[BaseException | None], None]
 
 
+def removed_early(queue: str) -> ConfigurationError:
+    """Return the error of an addition that a removal overtook."""
+    return ConfigurationError(f"queue {queue!r} was removed before it was consumed")
+
+
 class ChangeEvents:
     """Events of queues that are added and removed; the I/O thread calls every method."""
 
     def return_messages(self, queues: Collection[str]) -> None:
         """Return the messages of queues that wait here: no more will come."""
 
-    def queue_removed(self, queue: str) -> None:
-        """Forget a queue: it could not be consumed, or was removed and has no messages here any more."""
+    def queues_removed(self, queues: Collection[str]) -> None:
+        """Forget queues: they could not be consumed, or were removed and have no messages here any more."""
 
     def changes_ended(self) -> None:
         """Let nothing wait for a queue any more: the thread has ended."""
@@ -158,8 +163,10 @@ class QueueChanges:
         """Begin on a new connection."""
         self._begin(transport, list(self._adding))
 
-    def _begin(self, transport: Transport, names: Iterable[str]) -> None:
-        for name in names:
+    def _begin(self, transport: Transport, names: Collection[str]) -> None:
+        excess = self._excess(transport, names)
+        self._refuse(excess)
+        for name in [name for name in names if name not in excess]:
             queue, retry = self._settings.queues[name], self._settings.retries.get(name)
             declared = wanted_queues({name: queue})
             if retry is not None:
@@ -178,27 +185,21 @@ class QueueChanges:
                 self._waiting.append(name)
                 self._open_some()
             elif not isinstance(error, ConnectionFailed):  # else it is declared again on the next connection
-                self._refuse(name, ConfigurationError(f"{error} ({self._connection.address})"))
+                self._refuse({name: ConfigurationError(f"{error} ({self._connection.address})")})
 
         return note
 
-    def _open_some(self) -> None:
-        transport = self._connection.transport
-        while self._waiting and len(self._opening) < AT_ONCE and transport is not None and transport.is_open:
-            name = self._waiting.popleft()
-            if name not in self._adding:
-                continue
-            if self._channels.is_open(name):  # opened with the connection, when this addition was on its way
-                self._opening.add(name)
-                if self._channels.by_queue[name].subscribed:
-                    self.confirmed(name)
-                continue
-            limit = transport.params.channel_max
-            if limit and self._channels.count + 2 > limit:  # others ask and declare
-                self._refuse(name, ConfigurationError(self._too_many(name, limit)))
-                continue
-            self._opening.add(name)
-            self._channels.open(transport, name)
+    def _excess(self, transport: Transport, names: Collection[str]) -> dict[str, BaseException]:
+        """Return the last of some queues, as many as the connection has no channels for, each with its error.
+
+        They are refused before they are declared, and all at once: each change of the settings is O(queues).
+        """
+        channels, limit = self._channels.by_queue, transport.params.channel_max
+        without = [name for name in names if name not in channels]
+        missing = len(channels.keys() | self._adding.keys()) + 1 - limit  # another one asks and declares
+        if not limit or missing <= 0:
+            return {}
+        return {name: ConfigurationError(self._too_many(name, limit)) for name in without[-missing:]}
 
     def _too_many(self, name: str, limit: int) -> str:
         return (
@@ -206,31 +207,51 @@ class QueueChanges:
             "(channel_max); consume fewer queues per consumer or raise the limit"
         )
 
+    def _open_some(self) -> None:
+        transport = self._connection.transport
+        while self._waiting and len(self._opening) < AT_ONCE and transport is not None and transport.is_open:
+            name = self._waiting.popleft()
+            if name not in self._adding:
+                continue
+            if not self._channels.is_open(name):
+                self._opening.add(name)
+                self._channels.open(transport, name)
+            elif self._channels.by_queue[name].subscribed:  # opened with the connection, before this addition came
+                self._end_addition(name)
+            else:
+                self._opening.add(name)
+
+    def _end_addition(self, name: str) -> None:
+        done, _ = self._adding.pop(name)
+        self._opening.discard(name)
+        done(None)
+
     def confirmed(self, name: str) -> None:
         """Note that a queue is consumed."""
-        adding = self._adding.pop(name, None)
-        if adding is not None:
-            self._opening.discard(name)
-            adding[0](None)
+        if name in self._adding:
+            self._end_addition(name)
             self._open_some()
 
     def refused(self, name: str, error: BaseException) -> bool:
         """Note that a queue cannot be consumed; False if it is not being added."""
         if name not in self._adding:
             return False
-        self._refuse(name, error)
+        self._refuse({name: error})
         return True
 
-    def _refuse(self, name: str, error: BaseException) -> None:
-        done, _ = self._adding.pop(name)
-        self._opening.discard(name)
-        self._forget(name)
-        done(error)
+    def _refuse(self, errors: Mapping[str, BaseException]) -> None:
+        """Forget queues that cannot be consumed, and say of each why."""
+        if not errors:
+            return
+        refused = [(self._adding.pop(name)[0], error) for name, error in errors.items()]
+        self._opening.difference_update(errors)
+        self._forget(errors)
+        for done, error in refused:
+            done(error)
         self._open_some()
 
     def _refuse_all(self, error: BaseException) -> None:
-        for name in list(self._adding):
-            self._refuse(name, error)
+        self._refuse(dict.fromkeys(self._adding, error))
 
     def _expire_later(self) -> None:
         if not self._expiring:
@@ -242,9 +263,9 @@ class QueueChanges:
         self._expiring = False
         now, address = time.monotonic(), self._connection.address
         reason = self._connection.last_error or "no answer"
-        for name in [name for name, (_, until) in self._adding.items() if until <= now]:
-            error = f"queue {name!r} was not consumed on {address} in time (connect_timeout); last error: {reason}"
-            self._refuse(name, ConnectionFailed(error))
+        late = [name for name, (_, until) in self._adding.items() if until <= now]
+        text = "queue {!r} was not consumed on {} in time (connect_timeout); last error: {}"
+        self._refuse({name: ConnectionFailed(text.format(name, address, reason)) for name in late})
         if self._adding:
             self._expire_later()
 
@@ -257,7 +278,7 @@ class QueueChanges:
         found = self._channels.by_queue.get(name)
         leaving = self._leaving[name] = _Leaving(found, done)
         if adding is not None:
-            adding[0](ConfigurationError(f"queue {name!r} was removed before it was consumed"))
+            adding[0](removed_early(name))
         if found is None or not found.alive:
             self._finish(name, leaving)
             return
@@ -338,13 +359,14 @@ class QueueChanges:
         if leaving.timer is not None:
             self._loop.remove_timeout(leaving.timer)
         del self._leaving[name]
-        self._forget(name)
+        self._forget([name])
         _log.info("queue %r is not consumed any more", name)
         leaving.done(None)
 
-    def _forget(self, name: str) -> None:
-        self._channels.forget(name)
-        self._owner.queue_removed(name)
+    def _forget(self, names: Collection[str]) -> None:
+        for name in names:
+            self._channels.forget(name)
+        self._owner.queues_removed(names)
         self._startup.subscribed()
 
     # The end -----------------------------------------------------------------------------------------------------

@@ -103,13 +103,13 @@ class QueueWatcher:
                 self._take(self._ask())
             except ShutDown:
                 return
-            except Exception as error:
+            except BaseException as error:  # a source that ends its thread by SystemExit would never be asked again
                 if self._ended.is_set() or self._over():
                     return
                 self._complain(error)
             self._ended.wait(self._source.every)
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, error: BaseException) -> None:
         if self._log.due("failed"):
             _log.error(
                 "the source of queues, %s, failed; the queues stay as they are: %s", self._source, described(error)
