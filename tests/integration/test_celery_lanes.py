@@ -197,7 +197,9 @@ def test_lanes_are_consumed_as_long_as_their_queue(broker: Broker, lanes: Lanes,
     places, channels = [lanes.bucket_names[3], lanes.own_lane_of("flood")], []
 
     def tell(command: Any) -> None:
-        [answer] = command(lanes.name, reply=True, limit=1, timeout=60)
+        # Not a connection of the pool: another test may have had the broker close those.
+        with celery.Celery(broker=broker.url).connection_for_write() as connection:
+            [answer] = command(lanes.name, reply=True, limit=1, timeout=60, connection=connection)
         assert "ok" in next(iter(answer.values()))
 
     with jobs.worker():

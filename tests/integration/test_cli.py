@@ -160,7 +160,7 @@ def test_bench_over_the_broker(broker: Node) -> None:
     result = command("bench", "--url", broker.url, "--json", *plan)
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert [one["name"] for one in found["contestants"]] == ["FIFO", "pika", "round robin", "fairsched"]
+    assert [one["name"] for one in found["contestants"]] == ["FIFO", "pika", "round robin", "fairsched", "lanes"]
     assert "@" not in found["broker"]
     assert queues_of(broker) == before
 

@@ -235,7 +235,7 @@ class Order:
 
 def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(broker, monkeypatch, ["orders", "invoices", "answers"])
-    first, confirmed, collecting, handler, asynchronous = (
+    first, confirmed, collecting, lanes, handler, asynchronous = (
         code.replace('"amqp://localhost"', repr(broker.url)) for code in blocks("publishing")
     )
     exec(first, {"orders": [Order(number) for number in range(COUNT)]})
@@ -247,6 +247,10 @@ def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.Mon
         exec(collecting, {"queue": queues, "confirmations": done})
     exec(awaited(asynchronous), {"body": b"and another"})
     assert broker.left("orders") == COUNT + 2
+    exec(lanes, {"body": b"in a lane"})
+    bucket = fairsched.Lanes("orders", key="header:tenant").bucket_of("acme")
+    assert broker.left(bucket) == 1
+    broker.delete(bucket)
     with broker.connect() as channel:
         _, properties, body = channel.basic_get("orders", auto_ack=True)
         assert (properties.content_type, properties.message_id, body) == ("application/json", "0", b"0")
@@ -275,8 +279,9 @@ WORKERS = {
 @pytest.mark.parametrize("framework", list(WORKERS))
 def test_workers_of_other_frameworks(broker: Node, tmp_path: Path, framework: str) -> None:
     """The worker as the first block has it, then with the shares of the second, which sends a job."""
-    place = 2 * list(WORKERS).index(framework)
-    first, tenants = (code.replace("amqp://localhost", broker.url) for code in blocks("frameworks")[place : place + 2])
+    codes = [code.replace("amqp://localhost", broker.url) for code in blocks("frameworks")]
+    place = next(place for place, code in enumerate(codes) if re.search(rf"^(from|import) {framework}\b", code, re.M))
+    first, tenants = codes[place : place + 2]
     command, decorator, queue = WORKERS[framework]
     broker.delete(queue)
     shares, sending = tenants.splitlines()

@@ -382,6 +382,8 @@ def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: A
             finally:
                 process.kill()
                 process.communicate()
+            # Until the broker has noticed, it gives later messages to the next relay than it takes back.
+            eventually(lambda: consumers_of(broker, lanes.name) == 0)
     finally:
         stop.set()
         producer.join()
@@ -398,6 +400,11 @@ def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: A
     assert set(everything) == set(range(count))
     assert len(everything) - count <= 20 * 2000  # at most a window for each relay that was killed
     outcomes.note("the process is killed, twenty times", "relay", (set(range(count)), everything))
+
+
+def consumers_of(broker: Broker, queue: str) -> int:
+    with broker.connect() as channel:
+        return int(channel.queue_declare(queue, passive=True).method.consumer_count)
 
 
 def sum_in(broker: Broker, lanes: Lanes) -> int:

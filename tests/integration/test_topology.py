@@ -241,7 +241,7 @@ def test_the_consumer_of_the_page(broker: Node) -> None:
 def test_the_apps_of_the_page(broker: Node) -> None:
     broker.delete("gold", "orders", "orders.failed")
     broker.declare("gold")
-    for code, exchange, key in zip(page()[1:], ("", "amq.topic"), ("gold", "orders.new"), strict=True):
+    for code, exchange, key in zip(page()[1:3], ("", "amq.topic"), ("gold", "orders.new"), strict=True):
         done: list[bytes] = []
         scope: dict[str, Any] = {"url": broker.url, "work": done.append}
         exec(code, scope)
