@@ -11,14 +11,14 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from oracles.order import check, handlings
+from oracles.order import Losses, check, handlings
 from support.outcomes import Outcomes
 from support.rabbitmq import Broker, on_embedded
 from support.waiting import eventually
@@ -136,7 +136,7 @@ class Chaos:
         self.workers: list[Worker] = []
         self.gone: list[Worker] = []
         #: When each worker lost what it had.
-        self.lost: dict[str, list[float]] = {}
+        self.lost = Losses()
         #: How often each message was handled.
         self.ended: Counter[tuple[str, int]] = Counter()
         self.kills: Counter[str] = Counter()
@@ -184,17 +184,15 @@ class Chaos:
         if victim == "broker":
             if not on_embedded():  # RabbitMQ stores acknowledgements late: what was handled may all come again
                 self.allowed += self.done()
-            self._note_loss(self.workers)
-            self.broker.restart()
-            self._note_loss(self.workers)
+            with self._losing(self.workers):
+                self.broker.restart()
         elif victim == "relay":
             self.relay.kill()
             self.relay = self._new_relay()
         else:
             worker = self.source.choice(self.workers)
-            self._note_loss([worker])
-            worker.kill()
-            self._note_loss([worker])
+            with self._losing([worker]):
+                worker.kill()
             self._replace(worker)
 
     def _replace(self, worker: Worker) -> None:
@@ -209,9 +207,8 @@ class Chaos:
         for worker in [one for one in self.workers if one.has_ended()]:
             self._replace(worker)
 
-    def _note_loss(self, workers: list[Worker]) -> None:
-        for worker in workers:
-            self.lost.setdefault(worker.record.name, []).append(float(time.monotonic_ns()))
+    def _losing(self, workers: list[Worker]) -> AbstractContextManager[None]:
+        return self.lost.during([worker.record.name for worker in workers])
 
     def go_on(self) -> None:
         """Wait until a random number of further messages are handled."""

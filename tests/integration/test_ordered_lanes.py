@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pika
 import pytest
-from oracles.order import check, handlings
+from oracles.order import Losses, check, handlings
 from support.rabbitmq import Broker
 from support.waiting import eventually
 
@@ -51,7 +51,7 @@ class Crowd:
         self.lanes = Lanes(f"ordered-{next(_numbers)}", key="header:account", ordered=True, buckets=buckets)
         self.workers: list[Worker] = []
         self.gone: list[Worker] = []
-        self.lost: dict[str, list[float]] = {}
+        self.lost = Losses()
         self.published: Counter[str] = Counter()
         self.source = random.Random(7)
 
@@ -91,15 +91,14 @@ class Crowd:
 
     def kill(self) -> Worker:
         worker = self.workers.pop(self.source.randrange(len(self.workers)))
-        worker.process.kill()
-        self.note_loss([worker])
-        worker.process.wait()
+        with self.losing([worker]):
+            worker.process.kill()
+            worker.process.wait()
         self.gone.append(worker)
         return worker
 
-    def note_loss(self, workers: list[Worker]) -> None:
-        for worker in workers:
-            self.lost.setdefault(worker.record.name, []).append(float(time.monotonic_ns()))
+    def losing(self, workers: list[Worker]) -> AbstractContextManager[None]:
+        return self.lost.during([worker.record.name for worker in workers])
 
     def stop(self) -> Worker:
         worker = self.workers.pop(self.source.randrange(len(self.workers)))
@@ -185,9 +184,8 @@ def test_order_when_all_connections_are_lost(mortal: Broker, tmp_path: Path, fau
         crowd.wait_for_work()
         for _ in range(2):
             before = crowd.done()
-            crowd.note_loss(crowd.workers)
-            getattr(mortal, fault)()
-            crowd.note_loss(crowd.workers)
+            with crowd.losing(crowd.workers):
+                getattr(mortal, fault)()
             eventually(lambda before=before: crowd.done() >= before + 300, 40, "workers go on", every=0.05)
         crowd.finish(60)
 

@@ -13,7 +13,9 @@ def lines(*records: str) -> list[str]:
 GOOD = {"a": lines("begin 0 1", "end 0 2"), "b": lines("begin 1 3", "end 1 4")}
 
 
-def judge(histories: dict[str, list[str]], lost: dict[str, list[float]] | None = None, count: int = 2) -> None:
+def judge(
+    histories: dict[str, list[str]], lost: dict[str, list[tuple[float, float]]] | None = None, count: int = 2
+) -> None:
     handled = [one for worker, history in histories.items() for one in handlings(worker, history)]
     check(handled, lost or {}, {"k": count})
 
@@ -21,7 +23,7 @@ def judge(histories: dict[str, list[str]], lost: dict[str, list[float]] | None =
 def test_what_is_in_order_is_accepted() -> None:
     judge(GOOD)
     # Worker a dies with message 0 in hand, and b handles it again.
-    judge({"a": lines("begin 0 1"), "b": lines("begin 0 5", "end 0 6", "begin 1 7", "end 1 8")}, {"a": [4.0]})
+    judge({"a": lines("begin 0 1"), "b": lines("begin 0 5", "end 0 6", "begin 1 7", "end 1 8")}, {"a": [(4.0, 4.5)]})
 
 
 @pytest.mark.parametrize(
@@ -41,4 +43,6 @@ def test_what_is_not_is_found(histories: dict[str, list[str]], reason: str) -> N
 
 def test_a_worker_that_died_later_was_alive() -> None:
     with pytest.raises(AssertionError, match="while"):
-        judge({"a": lines("begin 0 1"), "b": lines("begin 0 5", "end 0 6", "begin 1 7", "end 1 8")}, {"a": [9.0]})
+        judge(
+            {"a": lines("begin 0 1"), "b": lines("begin 0 5", "end 0 6", "begin 1 7", "end 1 8")}, {"a": [(9.0, 9.5)]}
+        )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
+
+#: Nanoseconds after a fault in which a worker may not have noticed it yet, and begins with what it had buffered.
+UNNOTICED = 1e9
 
 
 class Handling(NamedTuple):
@@ -33,16 +38,30 @@ def handlings(worker: str, lines: Iterable[str]) -> list[Handling]:
     return found
 
 
-def check(handled: Iterable[Handling], lost: Mapping[str, Iterable[float]], counts: Mapping[str, int]) -> None:
+class Losses(dict[str, list[tuple[float, float]]]):
+    """By worker, the periods in which it lost what it had, in nanoseconds of the monotonic clock."""
+
+    @contextlib.contextmanager
+    def during(self, workers: Iterable[str]) -> Iterator[None]:
+        """Note that workers lose what they have in the block: killed, or cut off from the broker."""
+        begin = float(time.monotonic_ns())
+        yield
+        for worker in workers:
+            self.setdefault(worker, []).append((begin, time.monotonic_ns() + UNNOTICED))
+
+
+def check(
+    handled: Iterable[Handling], lost: Mapping[str, Iterable[tuple[float, float]]], counts: Mapping[str, int]
+) -> None:
     """Raise AssertionError unless every message was handled, in order and one at a time.
 
     Parameters
     ----------
     handled : iterable of Handling
         Of all workers.
-    lost : mapping of str to iterable of float
-        When a worker lost what it had, because it was killed or its connection was cut: from then on another may have
-        the message that it is handling.
+    lost : mapping of str to iterable of (float, float)
+        Periods in which a worker lost what it had, because it was killed or its connection was cut: from the begin of
+        the period on, another may have the message that it is handling.
     counts : mapping of str to int
         Messages of each key, which are numbered from 0.
     """
@@ -72,8 +91,8 @@ def _check_order(key: str, found: list[Handling]) -> None:
         assert one.begin >= bound[one.number], f"{key} {one.number} began at {one.worker} before an older one had ended"
 
 
-def _check_one_at_a_time(key: str, found: list[Handling], lost: Mapping[str, Iterable[float]]) -> None:
+def _check_one_at_a_time(key: str, found: list[Handling], lost: Mapping[str, Iterable[tuple[float, float]]]) -> None:
     """No two messages of a key are handled at once, unless the worker of the first had lost what it had by then."""
     for one, other in itertools.pairwise(found):
-        end = min([when for when in lost.get(one.worker, ()) if when >= one.begin], default=float("inf"))
+        end = min([begin for begin, over in lost.get(one.worker, ()) if over >= one.begin], default=float("inf"))
         assert other.begin >= min(one.end, end), f"{other} began while {one} was handled"
