@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from fairsched.amqp.backoff import Backoff
@@ -11,20 +12,15 @@ from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
 
 
-class SideConnection:
-    """Runs a task on a session of its own, again and again with growing delays, until the consumer ends.
+class SideConnection(ABC):
+    """Takes part on a session of its own, again and again with growing delays, until the consumer ends.
 
     Parameters
     ----------
     urls : sequence of str
         The brokers, which are tried in turn.
-    name : str
-        Of the thread.
-    task : callable
-        ``task(session, working)``: use the open session until `over`, or until an exception ends it. It calls
-        ``working()`` when everything is set up.
-    lost : callable
-        ``lost(error)``: the task was ended by an exception, and begins again after a delay.
+    thread : str
+        Name of the thread.
 
     Notes
     -----
@@ -35,31 +31,23 @@ class SideConnection:
     thread writes and any thread may read, `_ended` is a flag. All else belongs to the thread.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        name: str,
-        task: Callable[[Session, Callable[[], None]], None],
-        lost: Callable[[BaseException], None],
-    ) -> None:
-        #: Whether the task has set up what it needs, and the connection is open.
+    def __init__(self, urls: Sequence[str], thread: str) -> None:
+        #: Whether this takes part now: what it needs is set up, and the connection is open.
         self.connected = False
         self._urls = urls
-        self._task = task
-        self._lost = lost
         self._session: Session | None = None
         self._ended = Flag()
         #: Says whether the consumer has ended, closed or not.
         self._over: Callable[[], bool] = self._ended.is_set
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
 
     def start(self, over: Callable[[], bool]) -> None:
-        """Connect, and run the task until `over`."""
+        """Connect as soon as that can be, and take part until `over`."""
         self._over = lambda: self._ended.is_set() or over()
         self._thread.start()
 
     def end(self, timeout: float) -> None:
-        """End the task and the connection, waiting for at most so many seconds."""
+        """End, waiting for at most so many seconds."""
         self._ended.set()
         session = self._session
         if session is not None:
@@ -69,8 +57,18 @@ class SideConnection:
             self._thread.join(timeout)
 
     def over(self) -> bool:
-        """Whether the task must end."""
+        """Whether this must end."""
         return self._over()
+
+    # The thread --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _take_part(self, session: Session, working: Callable[[], None]) -> None:
+        """Use the open session until `over`, or until an exception ends it; call `working` when all is set up."""
+
+    @abstractmethod
+    def _lose(self, error: BaseException) -> None:
+        """Go on without the connection: an exception ended `_take_part`, which is called again after a delay."""
 
     def _run(self) -> None:
         backoff, attempts = Backoff(), 0
@@ -79,7 +77,7 @@ class SideConnection:
                 self._connect(self._urls[attempts % len(self._urls)], backoff)
             except (Exception, KeyboardInterrupt) as error:  # the latter by `end`, and by nothing else in a thread
                 if not self._over():
-                    self._lost(error)
+                    self._lose(error)
             attempts += 1
             self._ended.wait(backoff.failed())
 
@@ -92,7 +90,7 @@ class SideConnection:
 
         try:
             session.open()
-            self._task(session, working)
+            self._take_part(session, working)
         finally:
             self.connected = False
             self._session = None

@@ -68,7 +68,7 @@ class _Group:
         self.refused: dict[str, float] = {}
 
 
-class LaneMembership:
+class LaneMembership(SideConnection):
     """Has a consumer consume its part of ordered lanes, and leave those that are another worker's.
 
     Parameters
@@ -97,6 +97,7 @@ class LaneMembership:
     """
 
     def __init__(self, lanes: Sequence[Lanes], urls: Sequence[str], consumer: MemberConsumer, weight: int) -> None:
+        super().__init__(urls, "fairsched-members")
         self._own = uuid.uuid4().hex
         self._consumer = consumer
         now = time.monotonic()
@@ -108,20 +109,6 @@ class LaneMembership:
         self._beat_at = 0.0
         self._left = False
         self._channel: Channel
-        self._side = SideConnection(urls, "fairsched-members", self._take_part, self._lose)
-
-    def start(self, over: Callable[[], bool]) -> None:
-        """Connect as soon as that can be, and take part until `over`."""
-        self._side.start(over)
-
-    def end(self, timeout: float) -> None:
-        """End, waiting for at most so many seconds."""
-        self._side.end(timeout)
-
-    @property
-    def connected(self) -> bool:
-        """Whether the other workers are heard now."""
-        return self._side.connected
 
     def counts(self) -> dict[str, int]:
         """Return the number of lanes that are consumed, by the name of the lanes."""
@@ -164,9 +151,9 @@ class LaneMembership:
                 one.members.joined(time.monotonic())
         working()
         try:
-            while not self._side.over():
+            while not self.over():
                 self._step()
-                session.serve_until(lambda: self._inbox or self._side.over(), self._pause(time.monotonic()))
+                session.serve_until(lambda: self._inbox or self.over(), self._pause(time.monotonic()))
         finally:
             if channel.is_open:
                 self._leave()

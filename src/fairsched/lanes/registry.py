@@ -95,7 +95,7 @@ class _Registered:
             self.read_at = now
 
 
-class LaneRegistry:
+class LaneRegistry(SideConnection):
     """Has a consumer consume the own lanes of tenants: new ones at once, others after a restart, idle ones no more.
 
     Parameters
@@ -123,6 +123,7 @@ class LaneRegistry:
         urls: Sequence[str],
         consumer: LaneConsumer,
     ) -> None:
+        super().__init__(urls, "fairsched-lanes")
         self._registered = {one.registry: _Registered(one) for one in lanes}
         self._consumer = consumer
         #: The lanes as they were added, which is how they have to be named if they are added again.
@@ -134,20 +135,6 @@ class LaneRegistry:
         self._channel: Channel
         self._asking: Channel | None = None
         self._queue = ""
-        self._side = SideConnection(urls, "fairsched-lanes", self._take_part, self._lose)
-
-    def start(self, over: Callable[[], bool]) -> None:
-        """Connect as soon as that can be, and take part until `over`."""
-        self._side.start(over)
-
-    def end(self, timeout: float) -> None:
-        """End, waiting for at most so many seconds."""
-        self._side.end(timeout)
-
-    @property
-    def connected(self) -> bool:
-        """Whether new lanes are heard of now."""
-        return self._side.connected
 
     def counts(self) -> dict[str, int]:
         """Return the number of own lanes that are consumed, by the name of the lanes."""
@@ -181,8 +168,8 @@ class LaneRegistry:
         self._channel.add_on_cancel_callback(lambda _frame: session.fail(_cancelled(self._queue)))
         self._channel.basic_consume(self._queue, partial(self._on_message, session), auto_ack=True)
         working()
-        while not self._side.over():
-            session.serve_until(lambda: self._inbox or self._side.over(), self._pause(time.monotonic()))
+        while not self.over():
+            session.serve_until(lambda: self._inbox or self.over(), self._pause(time.monotonic()))
             self._step(session)
 
     def _pause(self, now: float) -> float:
@@ -196,7 +183,7 @@ class LaneRegistry:
         now = time.monotonic()
         for one in self._registered.values():
             self._observe(session, one, now)
-        while self._inbox and not self._side.over():
+        while self._inbox and not self.over():
             self._hear(session, *self._inbox.popleft())
         if now >= self._beat_at:
             self._beat(session, now)
@@ -299,7 +286,7 @@ class LaneRegistry:
             self._refused(lane, error)
 
     def _refused(self, lane: str, error: BaseException) -> None:
-        if not isinstance(error, ShutDown) and not self._side.over() and self._log.due("refused"):
+        if not isinstance(error, ShutDown) and not self.over() and self._log.due("refused"):
             _log.warning("lane %r cannot be consumed, and is tried again: %s", lane, error)
 
     def _leave(self, lane: str) -> None:

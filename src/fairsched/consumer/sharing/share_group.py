@@ -184,7 +184,7 @@ class GroupBalance:
         self.limits |= {name: most * weights[name] for name in weights}
 
 
-class ShareGroup:
+class ShareGroup(SideConnection):
     """Keeps the shares of a consumer in step with those of the others of its group.
 
     Parameters
@@ -206,6 +206,7 @@ class ShareGroup:
     """
 
     def __init__(self, name: str, settings: ConsumerSettings, worker_queues: WorkerQueues) -> None:
+        super().__init__(settings.urls, "fairsched-shares")
         self._exchange = EXCHANGES + name
         if not is_short_string(self._exchange):
             most = LONGEST - len(EXCHANGES)
@@ -226,20 +227,6 @@ class ShareGroup:
         self._parts = 0
         #: What is left of a charge that was no whole number.
         self._rests: dict[str, float] = {}
-        self._side = SideConnection(settings.urls, "fairsched-shares", self._take_part, self._lose)
-
-    def start(self, over: Callable[[], bool]) -> None:
-        """Join the group, as soon as that can be, and until `over`."""
-        self._side.start(over)
-
-    def end(self, timeout: float) -> None:
-        """Leave the group, waiting for at most so many seconds."""
-        self._side.end(timeout)
-
-    @property
-    def connected(self) -> bool:
-        """Whether the broker lets this take part now."""
-        return self._side.connected
 
     def take(self, settings: ConsumerSettings) -> None:
         """Take the bands of other queues."""
@@ -277,8 +264,8 @@ class ShareGroup:
         working()
         self._measure(time.monotonic(), self._worker_queues.stats())
         length = PERIOD / PARTS
-        while not self._side.over():
-            session.serve_until(self._side.over, length)
+        while not self.over():
+            session.serve_until(self.over, length)
             before = time.thread_time()
             self._step(channel, length)
             length = max(PERIOD / PARTS, (time.thread_time() - before) / MOST_EFFORT)
