@@ -25,8 +25,8 @@ from support.waiting import eventually
 from fairsched import ConfigurationError, Consumer, Lanes, MessageReturned, Publisher, PublishFailed, aio
 from fairsched.lanes.announcement import ACTIVE, decode
 from fairsched.publisher import asynchronous as aio_publisher_module
+from fairsched.publisher import client as client_module
 from fairsched.publisher import lane_upkeep
-from fairsched.publisher import publisher as publisher_module
 from fairsched.publisher.lane_opener import LaneOpener
 
 _numbers = itertools.count()
@@ -160,7 +160,7 @@ def test_a_flood_of_an_asyncio_publisher_leaves_the_bucket_to_others(
 def test_a_close_ends_the_wait_for_a_lane(
     broker: Node, new_lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch, kind: type[Any]
 ) -> None:
-    for module in (publisher_module, aio_publisher_module):
+    for module in (client_module, aio_publisher_module):
         monkeypatch.setattr(module, "LANE_TIMEOUT", 1000.0)
     monkeypatch.setattr(lane_upkeep, "NOTICE", 1000.0)  # a lane that exists is not used for twice as long
     lanes = new_lanes()

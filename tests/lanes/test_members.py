@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairsched import Lanes
-from fairsched.lanes.members import ALONE, BEAT, GATHERING, LOST, Members, divide
+from fairsched.lanes.members import ALONE, BEAT, FIRST_WAIT, LOST, Members, divide
 from fairsched.lanes.membership import LONGEST_BODY, decode
 
 LANES = Lanes("orders", key="header:tenant", ordered=True, buckets=12).bucket_names
@@ -54,7 +54,7 @@ def alone(now: float = 0.0) -> Members:
     """A worker that has found no other."""
     members = Members("a", LANES, now)
     members.joined(now)
-    members.lanes_at(now + GATHERING)
+    members.lanes_at(now + FIRST_WAIT)
     return members
 
 
@@ -62,8 +62,8 @@ def test_a_worker_alone_has_all_lanes_from_the_start() -> None:
     members = Members("a", LANES, 0.0)
     assert members.lanes_at(0.0) == {*LANES}
     members.joined(0.1)
-    assert members.wait(0.1) == pytest.approx(GATHERING)
-    assert members.lanes_at(0.1 + GATHERING) == {*LANES}
+    assert members.wait(0.1) == pytest.approx(FIRST_WAIT)
+    assert members.lanes_at(0.1 + FIRST_WAIT) == {*LANES}
     assert members.present == {"a"}
     assert members.wait(1.0) == math.inf
 
@@ -73,7 +73,7 @@ def test_a_worker_that_starts_is_a_standby_until_it_knows_the_others() -> None:
     members.joined(0.0)
     assert members.here("b", 0.05)
     assert members.lanes_at(0.1) == {*LANES}
-    assert members.lanes_at(GATHERING) == {lane for lane, owner in divide(LANES, "ab").items() if owner == "a"}
+    assert members.lanes_at(FIRST_WAIT) == {lane for lane, owner in divide(LANES, "ab").items() if owner == "a"}
 
 
 def test_lanes_move_when_a_worker_joins_leaves_or_is_lost() -> None:
@@ -111,7 +111,7 @@ def test_without_the_registry_it_keeps_its_lanes_and_then_takes_all() -> None:
     assert members.wait(8.0) == math.inf
     members.joined(9.0)
     members.here("b", 9.1)
-    assert members.lanes_at(9.0 + GATHERING) == half
+    assert members.lanes_at(9.0 + FIRST_WAIT) == half
 
 
 def test_after_a_lost_connection_the_others_have_time_to_connect_too() -> None:

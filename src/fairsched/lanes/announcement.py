@@ -69,19 +69,25 @@ def decode(body: bytes, lanes: Lanes) -> Announcement:
     -----
     O(length). Safe from any thread.
     """
-    if len(body) > LONGEST_BODY:
-        raise ValueError(f"the body must have at most {LONGEST_BODY} bytes, got {len(body)}")
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ValueError(f"the body must be JSON, got {body[:80]!r}") from None
-    lane = found.get("lane") if isinstance(found, dict) else None
+    found = read_fields(body, LONGEST_BODY)
+    lane = found.get("lane")
     if not isinstance(lane, str) or not is_short_string(lane) or not lanes.is_own_lane(lane):
         raise ValueError(f"'lane' must be the name of a lane of {lanes.name!r}, got {lane!r:.300}")
     tenant = found.get("tenant")
     if not isinstance(tenant, str | int | float | None):
         raise ValueError(f"'tenant' must be text, a number, true, false or null, got {type(tenant).__name__}")
     return Announcement(lane, _with_bytes(tenant))
+
+
+def read_fields(body: bytes, longest: int) -> dict[str, Any]:
+    """Return the fields of a JSON object, none of other JSON; ValueError if it is too long or no JSON."""
+    if len(body) > longest:
+        raise ValueError(f"the body must have at most {longest} bytes, got {len(body)}")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError(f"the body must be JSON, got {body[:80]!r}") from None
+    return found if isinstance(found, dict) else {}
 
 
 def _with_bytes(tenant: Any) -> Any:

@@ -15,7 +15,7 @@ BEAT = 0.5
 LOST = 2.0
 #: Seconds for which a worker that starts waits for the others to say that they are here. After a lost connection it
 #: waits for `LOST`: the others may have lost theirs, too.
-GATHERING = 0.3
+FIRST_WAIT = 0.3
 #: Seconds without the registry after which a worker consumes all lanes. The broker delivers each to one consumer.
 ALONE = 5.0
 
@@ -105,7 +105,7 @@ class Members:
         self._heard: dict[str, float] = {}
         self._registry = Registry.LOST
         self._since = now
-        self._gathering = GATHERING
+        self._first_wait = FIRST_WAIT
         self._present: frozenset[str] = frozenset()
 
     @property
@@ -116,7 +116,7 @@ class Members:
     def joined(self, now: float) -> None:
         """Note that this worker hears what the others say, from now on."""
         self._registry, self._since = Registry.JOINING, now
-        self._gathering = LOST if self._present else GATHERING
+        self._first_wait = LOST if self._present else FIRST_WAIT
 
     def lost(self, now: float) -> None:
         """Note that this worker hears nothing any more."""
@@ -143,7 +143,7 @@ class Members:
                 self._lanes, self._present = self._all, frozenset()
             return self._lanes
         self._heard = {worker: heard for worker, heard in self._heard.items() if now - heard < LOST}
-        if self._registry is Registry.JOINING and now - self._since < self._gathering:
+        if self._registry is Registry.JOINING and now - self._since < self._first_wait:
             return self._lanes
         self._registry = Registry.JOINED
         present = frozenset({self.own, *self._heard})
@@ -159,5 +159,5 @@ class Members:
             return max(0.0, self._since + ALONE - now) if self._lanes != self._all else float("inf")
         due = [heard + LOST - now for heard in self._heard.values()]
         if self._registry is Registry.JOINING:
-            due.append(self._since + self._gathering - now)
+            due.append(self._since + self._first_wait - now)
         return max(0.0, min(due, default=float("inf")))

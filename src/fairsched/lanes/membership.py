@@ -17,6 +17,7 @@ from pika import BasicProperties
 from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConnectionFailed, FairschedError
+from fairsched.lanes.announcement import read_fields
 from fairsched.lanes.members import ALONE, BEAT, Members
 
 if TYPE_CHECKING:
@@ -286,13 +287,7 @@ def decode(body: bytes) -> str:
     -----
     O(length). Safe from any thread.
     """
-    if len(body) > LONGEST_BODY:
-        raise ValueError(f"the body must have at most {LONGEST_BODY} bytes, got {len(body)}")
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ValueError(f"the body must be JSON, got {body[:80]!r}") from None
-    worker = found.get("worker") if isinstance(found, dict) else None
+    worker = read_fields(body, LONGEST_BODY).get("worker")
     if not isinstance(worker, str) or not worker:
         raise ValueError(f"'worker' must be the identity of a worker, got {worker!r:.300}")
     return worker

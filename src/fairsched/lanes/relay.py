@@ -52,8 +52,6 @@ _BATCH = 512
 _MANY, _PAUSE = 256, 0.01
 #: Bytes of unsettled messages, which are held twice: as they came, and as they are published.
 _MOST_BYTES = 64 << 20
-#: Longest wait for the lanes of tenants that became hot, in seconds; then their messages go to buckets.
-_OPENING = 1.0
 #: Longest time for the broker to take what was settled when a relay with order leaves, in seconds.
 _LEAVE = 5.0
 #: Longest time until the settler looks whether the time for a stop is over, in seconds.
@@ -382,9 +380,7 @@ class Relay:
         placement = self._spread.placement
         lanes = placement.place_many(tenants, now)
         if placement.opening:
-            opened = Flag()
-            self._publisher._client.io_thread.when_lanes_open(opened.set)
-            opened.wait(_OPENING)
+            self._publisher._client.await_lanes()
             lanes = placement.lanes_of(tenants)
         return lanes
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched._core import checked_timeout
 from fairsched.amqp._publishing import PublishWindow
+from fairsched.amqp.flag import Flag
 from fairsched.amqp.urls import endpoint
 from fairsched.errors import ConnectionFailed, PublishFailed
 from fairsched.publisher.contents import Contents
@@ -212,6 +213,12 @@ class Client(PublisherEvents):
         except RuntimeError:
             return False
         return True
+
+    def await_lanes(self) -> None:
+        """Wait until the own lanes of all hot tenants are open or cannot be opened, `LANE_TIMEOUT` at most."""
+        opened = Flag()
+        self.io_thread.when_lanes_open(opened.set)
+        opened.wait(LANE_TIMEOUT)
 
     def placed_again(self, message: Outgoing) -> Outgoing:
         """Return a message with the lane that its tenant has now; raise as `check_open` does, after a wait for it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp.flag import Flag
 from fairsched.config.arguments import made_by
 from fairsched.errors import PublishFailed
-from fairsched.publisher.client import LANE_TIMEOUT, Client, confirmations, message_count
+from fairsched.publisher.client import Client, confirmations, message_count
 from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
@@ -193,9 +193,7 @@ class Publisher:
         client = self._client
         message = client.message(body, routing_key, exchange, mandatory, properties, values)
         if message[5] is not None and client.waits_for_lane(message):
-            opened = Flag()
-            client.io_thread.when_lanes_open(opened.set)
-            opened.wait(LANE_TIMEOUT)
+            client.await_lanes()
             message = client.placed_again(message)
         found: Confirmation | None = client.window.put(*message)
         return self._put_in_turn(message) if found is None else found
