@@ -33,7 +33,10 @@ SOON = 10.0
 
 
 class Producer:
-    """Declares, announces and fills own lanes, as a publisher does."""
+    """Declares, fills and announces own lanes.
+
+    A publisher announces them before; but on a busy machine a lane would be idle, and deleted, before it is filled.
+    """
 
     def __init__(self, broker: Broker, lanes: Lanes) -> None:
         self.broker, self.lanes = broker, lanes
@@ -41,8 +44,8 @@ class Producer:
     def open_lane(self, tenant: str, messages: int = 1) -> str:
         lane = self.lanes.own_lane_of(tenant)
         self.broker.declare(lane)
-        self.say(NEW, encode(Announcement(lane, tenant)))
         self.fill(lane, tenant, messages)
+        self.say(NEW, encode(Announcement(lane, tenant)))
         return lane
 
     def fill(self, queue: str, tenant: str, messages: int = 1) -> None:

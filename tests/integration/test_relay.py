@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -11,7 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
@@ -22,7 +23,7 @@ from support.relaying import by_tenant, firsts, lasts, moves, publish, running, 
 from support.waiting import eventually
 from support.wiretables import Encoded, field, nested, table
 
-from fairsched import ConfigurationError, Consumer, Lanes, Publisher, QueueNotFound
+from fairsched import ConfigurationError, Consumer, Lanes, Publisher, PublishFailed, QueueNotFound
 from fairsched.cli.group import cli
 from fairsched.lanes import relay as relay_module
 from fairsched.lanes.relay import Relay
@@ -268,17 +269,35 @@ def publish_durably(broker: Broker, queue: str, messages: list[tuple[str, bytes]
             publisher.publish(body, queue, headers={"tenant": tenant})
 
 
+@contextlib.contextmanager
+def blocked(broker: Broker) -> Iterator[None]:
+    """Have the broker block publishers: it looks at its memory only now and then."""
+    with Publisher(broker.url, mandatory=False, confirm_timeout=1.0) as publisher:
+        broker.raise_memory_alarm()
+
+        def is_blocked() -> bool:
+            with contextlib.suppress(PublishFailed):  # it is, or was just then
+                publisher.publish(b"", "nowhere")
+            return publisher._client.io_thread.blocked is not None
+
+        eventually(is_blocked, every=0.05)
+        yield
+        broker.clear_memory_alarm()
+        eventually(lambda: publisher._client.window.unconfirmed == 0)
+
+
 def test_a_blocked_connection(mortal: Broker) -> None:
     lanes = Lanes("orders", key="header:tenant", buckets=2)
     mortal.declare("orders")
     publish(mortal, "orders", numbered({"a": 500, "b": 500}))
-    mortal.raise_memory_alarm()
     relay = Relay(mortal.url, lanes, window=300)
-    with running(relay):
-        eventually(lambda: relay.state.in_hand >= 300, what="a window of messages")
-        assert relay.stats()["moved"] < 700
-        mortal.clear_memory_alarm()
-        eventually(lambda: relay.stats()["moved"] == 1000)
+    with contextlib.ExitStack() as blocking:
+        blocking.enter_context(blocked(mortal))
+        with running(relay):
+            eventually(lambda: relay.state.in_hand >= 300, what="a window of messages")
+            assert relay.stats()["moved"] < 700
+            blocking.close()
+            eventually(lambda: relay.stats()["moved"] == 1000)
     assert found_of(mortal, lanes) == {"a": list(range(500)), "b": list(range(500))}
 
 
@@ -286,11 +305,9 @@ def test_a_stop_while_the_connection_is_blocked(mortal: Broker) -> None:
     lanes = Lanes("orders", key="header:tenant", buckets=2)
     mortal.declare("orders")
     publish(mortal, "orders", numbered({"a": 500}))
-    mortal.raise_memory_alarm()
     relay = Relay(mortal.url, lanes, window=300, shutdown_timeout=2)
-    with running(relay):
+    with blocked(mortal), running(relay):
         eventually(lambda: relay.state.in_hand >= 300)
-    mortal.clear_memory_alarm()
     # What the broker took without a confirm is in both.
     rest = set(by_tenant(body for _, body in taken(mortal, "orders")).get("a", []))
     assert rest | set(found_of(mortal, lanes).get("a", [])) == set(range(500))
