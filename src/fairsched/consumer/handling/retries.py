@@ -51,11 +51,13 @@ EXPIRATION, USER_ID = "x-original-expiration", "x-original-user-id"
 COPIED_TO, DEATHS = "x-original-cc", "x-original-death"
 #: What a stream adds to the headers of its messages.
 OFFSET = "x-stream-offset"
-#: Headers that a copy has not: some would route it to other queues, what died in its queue before, the broker would
-#: take for a cycle, and drop it, and it is in no stream.
-_WITHOUT = ("CC", "BCC", "x-death", OFFSET) + tuple(
+#: Headers by which a broker notes where a message died: of what died in a queue before, it would take a cycle, and drop
+#: it.
+DEATH_HEADERS = ("x-death",) + tuple(
     f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
 )
+#: Headers that a copy does not have: some would route it to other queues, and it is in no stream.
+_WITHOUT = ("CC", "BCC", OFFSET, *DEATH_HEADERS)
 
 #: Seconds for which a queue for a delay outlives its messages, at least; after which it is declared again before a copy
 #: is published; and within which a copy must be confirmed.
