@@ -176,7 +176,8 @@ class App:
             try:
                 consumer.add_queue(declared)
             except BaseException:
-                if handler is not None:
+                # An exception that interrupted the wait, such as KeyboardInterrupt, leaves the addition under way.
+                if handler is not None and declared.name not in consumer._client.settings.queues:
                     del self.queues[declared.name], self.handlers[declared.name]
                 raise
 

@@ -32,6 +32,7 @@ from fairsched.consumer.requeueing.pace import Pace
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.sharing.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
+from fairsched.consumer.uninterrupted import uninterrupted
 from fairsched.consumer.waits import WaitWarnings, slow_rates
 from fairsched.consumer.worker_queues import WorkerQueues
 from fairsched.delivery._counters import Counters
@@ -512,13 +513,13 @@ class Client(MessageSource, ConsumerEvents):
         """Consume another queue; return when it is consumed, or raise why it cannot be."""
         self._check_thread()
         self.settings.check_no_lane(queue.name)
-        self.add_queues({queue.name: queue})[queue.name].result()
+        uninterrupted(lambda: self.add_queues({queue.name: queue}))[queue.name].result()
 
     def remove_queue(self, name: str) -> None:
         """Stop consuming a queue; return when nothing of it is here any more."""
         self._check_thread()
         self.settings.check_no_lane(name)
-        self.begin_removal(name).result()
+        uninterrupted(lambda: self.begin_removal(name)).result()
 
     def _check_thread(self) -> None:
         """Raise RuntimeError in the I/O thread, which would wait for itself."""
