@@ -41,9 +41,9 @@ def moved(refused: bool | None = None) -> MovedProperties:
     [
         {},
         {"headers": {"tenant": "a"}},
-        {"headers": {"tenant": "CC", "C": "BCC", "ACC": 1, "xBCC": "C"}, "type": "CC"},
-        {"headers": {"tenant": "a"}, "delivery_mode": 2, "priority": 9, "app_id": "BCC"},
-        {"message_id": "\x02CC", "correlation_id": "\x03BCC"},
+        {"headers": {"tenant": "aCC", "C": "aBCC", "ACC": 1, "xBCC": "C"}, "type": "C"},
+        {"headers": {"tenant": "a"}, "delivery_mode": 2, "priority": 9, "app_id": "B"},
+        {"message_id": "\x02CC", "correlation_id": "\x03BCC"},  # there are no headers
     ],
 )
 def test_ordinary_properties_are_taken_over(values: dict[str, Any]) -> None:
@@ -59,6 +59,8 @@ def test_ordinary_properties_are_taken_over(values: dict[str, Any]) -> None:
         {"headers": {"tenant": "a", "nested": {"CC": 1}}},
         {"headers": {"text": "\x02CC"}},
         {"headers": {"text": "\x03BCC"}},
+        {"headers": {"tenant": "a"}, "type": "CC"},
+        {"headers": {"tenant": "a"}, "app_id": "BCC"},
         {"user_id": "guest"},
     ],
 )

@@ -392,7 +392,7 @@ class Relay:
         """Publish copies, waiting for room; return what `_publish` returns for each."""
         properties = self._properties.of_all(messages)
         bodies = [message.body for message in messages]
-        places = list(zip(repeat(self._spread), tenants))  # noqa: B905  # one of them has no end
+        places = list(zip(repeat(self._spread), tenants))
         window = self._publisher._client.window
         found: list[Any] = []
         while (count := len(found)) < len(messages):
