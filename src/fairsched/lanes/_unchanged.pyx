@@ -42,7 +42,9 @@ def unchanged_properties(list messages not None, bint with_user_ids):
     for message in list(messages):
         size = body_size = 0
         at = header_octets(message, &size)
-        if at == NULL or body_octets(message, &body_size) == NULL or not is_unchanged(at, size, body_size, with_user_ids):
+        if at == NULL or body_octets(message, &body_size) == NULL:
+            found.append(None)
+        elif not is_unchanged(at, size, body_size, with_user_ids):
             found.append(None)
         else:
             found.append(PyBytes_FromStringAndSize(<const char*> at + CONTENT_HEAD, size - CONTENT_HEAD))
