@@ -679,8 +679,8 @@ cdef class PublishWindow:
 
     Notes
     -----
-    Thread safety: `put`, `put_many`, `outstanding`, `take_failures` and the attributes may be used from any thread. Each
-    is atomic. The other methods are for the I/O thread, which alone settles. Complexity: O(1) per message.
+    Thread safety: `put`, `put_many`, `outstanding`, `take_failures` and the attributes may be used from any thread.
+    Each is atomic. The other methods are for the I/O thread, which alone settles. Complexity: O(1) per message.
     """
 
     cdef Window window
