@@ -12,6 +12,7 @@ from fairsched.amqp import lending
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import refusing_stream
 from fairsched.amqp.flag import Flag
+from fairsched.amqp.pacing import Pace
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.channels import ConsumerChannels, Parts
 from fairsched.consumer.consumer_counts import ConsumerCounts
@@ -131,7 +132,9 @@ class IOThread(ConnectionThread):
         self._lent = LentConnection(self._intake, worker_queues.queues[0] if plain else None, self._wake)
         #: What any thread settled and this one is yet to send.
         self.settlements = Settlements(counters, self.acks, self._lent, self.request_flush)
-        lending.lend(self._loop, self._lent, self._may_borrow)
+        #: How often this thread looks at the socket while many messages are here.
+        self.pace = Pace(self._progress)
+        lending.lend(self._loop, self._lent, self._may_borrow, self.pace)
         self.consumer_counts = ConsumerCounts(self._loop, settings.asked, channels.consumers)
         self.declarations = Declarations(self._loop)
         self._flushed = Flag()
@@ -325,6 +328,9 @@ class IOThread(ConnectionThread):
         if self._stopping or transport is None or not transport.flowing:
             return False, False
         return True, transport.whole and self._flush_timer.quick
+
+    def _progress(self) -> tuple[int, int]:
+        return self.counters.snapshot()["received"], self.channels.unsettled()
 
     def _look(self) -> None:
         self.turned = time.monotonic()

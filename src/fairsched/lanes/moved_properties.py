@@ -26,6 +26,7 @@ from fairsched.amqp.session import Session
 from fairsched.amqp.urls import parameters
 from fairsched.consumer.handling.retries import COPIED_TO, USER_ID
 from fairsched.errors import ConnectionFailed, RequestRefused
+from fairsched.lanes._unchanged import unchanged_properties
 
 if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
@@ -65,6 +66,13 @@ class MovedProperties:
         self._user = parameters(urls[0]).credentials.username
         #: Whether the broker refuses user ids of other users; None: it was not asked.
         self._refused: bool | None = None
+
+    def of_all(self, messages: list[Message]) -> list[bytes | None]:
+        """Return for each message what `of` returns if these are its own properties; None: they may not be.
+
+        O(their length), without a Python call for each.
+        """
+        return unchanged_properties(messages, self._refused is False)
 
     def of(self, message: Message, body: bytes) -> bytes:
         """Return the encoded properties of a copy, without the beginning of a content header. O(their length)."""

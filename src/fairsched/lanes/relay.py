@@ -18,10 +18,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.amqp._ackledger import AckLedger
-from fairsched.amqp._publishing import Confirmation
+from fairsched.amqp._publishing import Confirmation, are_confirmed
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
 from fairsched.amqp.urls import check_urls
@@ -50,6 +51,8 @@ _BATCH = 512
 #: After a batch of fewer messages, the next one begins this many seconds after it: a thread that is woken for a few
 #: messages costs more than they do.
 _MANY, _PAUSE = 256, 0.01
+#: Longest time in seconds for which the I/O threads leave what comes in their sockets while there are many messages.
+_REST = 0.005
 #: Bytes of unsettled messages, which are held twice: as they came, and as they are published.
 _MOST_BYTES = 64 << 20
 #: Longest time for the broker to take what was settled when a relay with order leaves, in seconds.
@@ -325,7 +328,8 @@ class Relay:
 
     def _move_all(self, consumer: Consumer) -> None:
         try:
-            # The mover reads the socket itself although it pauses.
+            # The I/O threads need not be faster than the mover, which reads the socket itself although it pauses.
+            consumer._client.io_thread.pace.rest = self._publisher._client.io_thread.pace.rest = _REST
             consumer._client.io_thread.settlements.lent.fast = 2 * _PAUSE
             for messages in self._taken(consumer):
                 began = time.monotonic()
@@ -362,7 +366,7 @@ class Relay:
             outcomes += [None] * len(messages)
         elif not backlogs:
             failed = self._unpublishable
-            outcomes += map(self._publish, messages, lanes, tenants)
+            outcomes += self._publish_all(messages, lanes, tenants)
             plain = self._unpublishable == failed
         else:
             for message, lane, tenant in zip(messages, lanes, tenants, strict=True):
@@ -383,6 +387,19 @@ class Relay:
             self._publisher._client.await_lanes()
             lanes = placement.lanes_of(tenants)
         return lanes
+
+    def _publish_all(self, messages: list[Message], lanes: list[str], tenants: list[Hashable]) -> list[Any]:
+        """Publish copies, waiting for room; return what `_publish` returns for each."""
+        properties = self._properties.of_all(messages)
+        bodies = [message.body for message in messages]
+        places = list(zip(repeat(self._spread), tenants))
+        window = self._publisher._client.window
+        found: list[Any] = []
+        while (count := len(found)) < len(messages):
+            found += window.put_many(lanes, properties, bodies, places, count)
+            if (count := len(found)) < len(messages):
+                found.append(self._publish(messages[count], lanes[count], tenants[count]))
+        return found
 
     def _publish(self, message: Message, lane: str, tenant: Hashable) -> Confirmation | Exception:
         """Publish a copy, waiting for room; return the error if there cannot be one."""
@@ -465,7 +482,7 @@ class Relay:
     def _is_answered(self, batch: _Batch) -> bool:
         """Return whether all messages of a batch are confirmed or have failed; otherwise be woken later."""
         # Most are answered in their order: when the last one is, the others are looked at.
-        if batch.plain and batch.outcomes[-1].done() and all(map(_done, batch.outcomes)):
+        if batch.plain and batch.outcomes[-1].done() and are_confirmed(batch.outcomes):
             return True
         for one in reversed(batch.outcomes):
             if isinstance(one, Confirmation) and not one.done():
@@ -477,7 +494,7 @@ class Relay:
 
     def _settle(self, batch: _Batch) -> None:
         backlogs = self._backlogs
-        if batch.plain and not backlogs.found and not any(map(_exception, batch.outcomes)):
+        if batch.plain and not backlogs.found and are_confirmed(batch.outcomes):
             self._acknowledge(batch.messages)
             return
         confirmed: list[Message] = []
@@ -503,9 +520,6 @@ class Relay:
 
     def _count_refusal(self) -> None:
         self._counts["refused"] += 1
-
-
-_done, _exception = Confirmation.done, Confirmation.exception
 
 
 def _failure(outcome: Confirmation | Exception) -> BaseException | None:
