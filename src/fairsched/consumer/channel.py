@@ -87,6 +87,8 @@ class ConsumerChannel(ChannelDeliveries):
         How it is consumed.
     stream : bool
         Whether the broker said that it is a stream.
+    lendable : bool
+        Whether it is on the connection that the I/O thread lends, so that other threads may send its settlements.
 
     Notes
     -----
@@ -103,6 +105,7 @@ class ConsumerChannel(ChannelDeliveries):
         measurements: Measurements,
         options: Queue | None = None,
         stream: bool = False,
+        lendable: bool = True,
     ) -> None:
         super().__init__(queue, settlements)
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
@@ -115,6 +118,7 @@ class ConsumerChannel(ChannelDeliveries):
         #: Whether the broker was asked and has not answered.
         self.asking = False
         self.failed, self.publisher, self.decode = callbacks.failed, callbacks.publisher, callbacks.decode
+        self._lendable = lendable
         self._callbacks = callbacks
         self._measurements = measurements
         self.keeps_messages = stream or (options is not None and options.is_stream)
@@ -141,7 +145,8 @@ class ConsumerChannel(ChannelDeliveries):
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
         channel.connection.sinks[channel.channel_number] = self
-        self.number = channel.channel_number
+        if self._lendable:
+            self.number = channel.channel_number
         if self.window:
             self.consume()
         else:  # it is paused, and all is as it should be
@@ -402,6 +407,7 @@ class ConsumerChannel(ChannelDeliveries):
         """Forget the channel: it is gone."""
         if self.alive and self._channel is not None:
             self._channel.connection.sinks.pop(self._channel.channel_number, None)
+        self.close_window()
         self.alive = self.consuming = self.subscribed = False
         self.number = 0
 
