@@ -37,12 +37,6 @@ def test_an_unknown_virtual_host_fails_at_once(broker: Node) -> None:
         Consumer(broker.url.replace("%2F", "nowhere"), ["q"]).run(lambda message: None)
 
 
-def test_more_queues_than_channels_is_an_error(broker: Node, new_queue: Declare) -> None:
-    queues = [new_queue("many") for _ in range(3)]
-    with pytest.raises(ConfigurationError, match=r"3 queues need 3 channels, but .* allows 2"):
-        Consumer(broker.url + "?channel_max=2", queues).run(lambda message: None)
-
-
 def test_no_broker_is_an_error_after_the_timeout(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1 within 0\.5 s") as caught:
         Consumer("amqp://app:hunter2@127.0.0.1:1/", ["q"], connect_timeout=0.5).run(lambda message: None)
