@@ -230,12 +230,13 @@ class ConsumerChannels:
 
     def _open_in_turn(self, transport: Transport, names: deque[str], count: int, pause: float) -> None:
         """Open the channels of queues, so many at a time; the loop runs in between."""
-        for _ in range(min(count, len(names))):
-            name = names.popleft()
-            if self._stopping or not transport.is_open:
-                return
-            if self._is_to_open(name):
-                self.open(transport, name)
+        if self._stopping or not transport.is_open:
+            return
+        with transport:
+            for _ in range(min(count, len(names))):
+                name = names.popleft()
+                if self._is_to_open(name):
+                    self.open(transport, name)
         if names:
             self._parts.loop.call_later(pause, lambda: self._open_in_turn(transport, names, count, pause))
 
@@ -388,9 +389,10 @@ class ConsumerChannels:
         self._stopping = True
         single = [found for found in self if found.single_active]
         self._parts.whole.begin_all(single)
-        for found in list(self):
-            if not found.single_active:
-                self._cancel(found)
+        with self._parts.connections.holding():
+            for found in self:
+                if not found.single_active:
+                    self._cancel(found)
         if not self._cancelling:
             self._parts.cancelled()
 
