@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Numbers the consumers of this process; a tag has to be unique on its channel.
+_tags = itertools.count()
 #: A window counts as full when a quarter of it is left, or this many.
 _SLACK = 32
 #: Settlements that RabbitMQ's channels send to a quorum queue without an answer; they keep the others.
@@ -202,8 +205,11 @@ class ConsumerChannel(ChannelDeliveries):
 
     def _start(self, channel: Channel, window: int, confirmed: Callable[[Method[Basic.ConsumeOk]], None]) -> str:
         self._set_window(channel, window)
-        tag = channel.basic_consume(self.queue, self._on_message, callback=confirmed, **self._consuming_options)
-        return str(tag)
+        tag = f"fairsched-{next(_tags)}"  # pika makes one of random bytes, which takes longer than all the rest
+        channel.basic_consume(
+            self.queue, self._on_message, consumer_tag=tag, callback=confirmed, **self._consuming_options
+        )
+        return tag
 
     def _stop(self, channel: Channel, tag: str, confirmed: Callable[[Method[Basic.CancelOk]], None]) -> None:
         asked = time.monotonic()

@@ -150,7 +150,7 @@ class IOThread(ConnectionThread):
         self.turned = time.monotonic()
         self._whole = WholeLeaving(self._loop, self._put_back)
         self._changes = QueueChanges(
-            self._loop, self.connections, channels, self._startup, settings, owner, self._end_queue, self._flush
+            self._loop, self.connections, channels, self._startup, settings, owner, self._end_queue, self._flush_only
         )
         channels.work_with(self._parts(on_error, publisher))
         self.connections.place(settings.windows)
@@ -357,8 +357,18 @@ class IOThread(ConnectionThread):
         if self._send() and self.acks.resting:
             self._flush_timer.wake()
 
+    def _flush_only(self) -> None:
+        """Send what is settled, without a look at all the queues that are being left."""
+        if self._send_only() and self.acks.resting:
+            self._flush_timer.wake()
+
     def _send(self) -> bool:
         """Send what is settled; say whether there was anything."""
+        found = self._send_only()
+        self._look_if_settled()
+        return found
+
+    def _send_only(self) -> bool:
         self.settlements.flush_requested = False
         self.acks.sending()
         found = self.settlements.take_unsent()
@@ -366,7 +376,6 @@ class IOThread(ConnectionThread):
             for channel in found:
                 channel.flush()
         self._flushed.set()
-        self._look_if_settled()
         return bool(found)
 
     def _look_if_settled(self) -> None:

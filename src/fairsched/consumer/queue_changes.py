@@ -81,7 +81,7 @@ class QueueChanges:
     ended : callable
         ``ended(queue)``: no more deliveries of a queue will come. Queues those that have come.
     flush : callable
-        Sends what is settled.
+        Sends what is settled; `look` is called later.
 
     Notes
     -----
@@ -290,7 +290,7 @@ class QueueChanges:
         if not leaving.returned and self._leaving.get(name) is leaving:
             self._return(name, leaving)
             self._flush()
-            self.look()
+            self._look_at(name, leaving)
 
     def _return(self, name: str, leaving: _Leaving) -> None:
         leaving.returned = True
@@ -300,10 +300,13 @@ class QueueChanges:
     def look(self) -> None:
         """Close the channels of which everything is settled; to be called when something was sent."""
         for name, leaving in list(self._leaving.items()):
-            found = leaving.channel
-            if found is not None and leaving.returned and not leaving.closing and not found.busy:
-                leaving.closing = True
-                self._await_answer(name, leaving, found, found.settling_time())
+            self._look_at(name, leaving)
+
+    def _look_at(self, name: str, leaving: _Leaving) -> None:
+        found = leaving.channel
+        if found is not None and leaving.returned and not leaving.closing and not found.busy:
+            leaving.closing = True
+            self._await_answer(name, leaving, found, found.settling_time())
 
     def _await_answer(self, name: str, leaving: _Leaving, found: ConsumerChannel, seconds: float) -> None:
         """Close a channel when the broker has answered, and unless `seconds` is 0 once more after that time."""
