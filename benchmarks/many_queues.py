@@ -249,7 +249,9 @@ def main() -> None:
     options.add_argument("experiments", nargs="*", default=list(EXPERIMENTS), help=", ".join(EXPERIMENTS))
     options.add_argument("--url", help="the broker; by default an embedded one")
     options.add_argument("--added", type=int, default=1000)
-    options.add_argument("--backlog", type=int, default=20_000, help="messages of each queue that is consumed meanwhile")
+    options.add_argument(
+        "--backlog", type=int, default=20_000, help="messages of each queue that is consumed meanwhile"
+    )
     options.add_argument("--known", type=int, default=10_000)
     options.add_argument("--active", type=int, default=100)
     options.add_argument("--rate", type=float, default=50.0, help="messages a second")
