@@ -105,7 +105,7 @@ class TestDividing:
             with Running([wide, small], names, work=0.001) as running:
                 eventually(lambda: running.acked >= 10)
                 proxy.cut()
-                eventually(lambda: len({body for body in running.processed}) == 100)
+                eventually(lambda: len(set(running.processed)) == 100)
                 eventually(lambda: running.consumer.state.connected)
                 assert opened(running.consumer) == ceil(5 / 2)
                 eventually(lambda: running.consumer.state.consuming == dict.fromkeys(names, True))

@@ -12,7 +12,7 @@ from support.rabbitmq import Node, numbered
 from support.running import Running, consume
 from support.waiting import eventually
 
-from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound, aio
+from fairsched import ConnectionFailed, QueueNotFound, aio
 from fairsched.consumer import Consumer
 
 

@@ -229,7 +229,7 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
                 found.close()
 
     def _on_data_available(self, data_in: bytes) -> None:
-        # Of many channels that are opened, consumed or closed, one read brings many answers, each with its next request.
+        # When many channels are opened or closed, one read brings many answers, each of which has a next request sent.
         with self:
             self._read_data(data_in)
 

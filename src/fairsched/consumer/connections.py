@@ -128,7 +128,7 @@ class Connections:
 
     @property
     def since(self) -> float | None:
-        """The time since when all are open, or one is lost, on the clock of `time.time`; None: not all were open yet."""
+        """The time since when all are open, or one is lost (`time.time`); None: not all were open yet."""
         found = [one.connection for one in self._all]
         lost = [one.since for one in found if not one.is_open]
         times = lost or [one.since for one in found]

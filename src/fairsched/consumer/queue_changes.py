@@ -86,8 +86,8 @@ class QueueChanges:
     Notes
     -----
     Adding: the queue gets a place on a connection, is declared if it is to be, then consumed on a channel of its own,
-    `AT_ONCE` queues at a time. An error ends the addition, and the queue is forgotten. After a lost connection the addition begins again, until
-    `connect_timeout` is over.
+    `AT_ONCE` queues at a time. An error ends the addition, and the queue is forgotten. After a lost connection the
+    addition begins again, until `connect_timeout` is over.
 
     Removing: (1) its consumer is cancelled; (2) its buffered messages are returned; (3) messages in hand are settled,
     within `shutdown_timeout`; (4) the broker answers, so it has heard of the settlements; (5) the channel is closed,

@@ -115,8 +115,8 @@ cdef class Settlements:
 
     Notes
     -----
-    `take_unsent`, `window` and `count_here` are for the thread that has the connection, `forked` for a child process; the rest is safe from any
-    thread.
+    `take_unsent`, `window` and `count_here` are for the thread that has the connection, `forked` for a child process;
+    the rest is safe from any thread.
     """
 
     def __cinit__(self, *_args, **_options):
