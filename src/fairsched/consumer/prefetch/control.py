@@ -163,6 +163,7 @@ class WindowControl:
     def connected(self, connection: Hashable, queues: Iterable[str]) -> None:
         """Note a new connection for some queues; if it lasts, the windows get as large as they are wanted."""
         began = self._up_since[connection] = self._clock()
+        self._reviewed = None
         self.renew(*queues)
         if self._settings.default_prefetch and not self._reviewing:
             self._reviewing = True
