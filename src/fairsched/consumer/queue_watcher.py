@@ -135,7 +135,10 @@ class QueueWatcher:
             self._remove(name)
         self._named = set(wanted)
         settings = self._consumer.settings
-        known = {name: replace(one, weight=settings.weights[name]) for name, one in settings.queues.items()}
+        known = {
+            name: one if one.weight == settings.weights[name] else replace(one, weight=settings.weights[name])
+            for name, one in settings.queues.items()
+        }
         changed = {name for name, queue in wanted.items() if name in known and known[name] != queue}
         reweighed = {
             name: wanted[name].weight

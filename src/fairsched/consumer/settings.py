@@ -388,8 +388,13 @@ class ConsumerSettings:
     @property
     def asked(self) -> tuple[str, ...]:
         """The queues whose consumers the broker is asked to count, because CoDel requeues only if there is another."""
+        return tuple(self.windows) if self.asks else ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether the broker is asked to count the consumers of queues."""
         codel = self.codel
-        return tuple(self.windows) if codel and codel.requeue and not codel.when_alone else ()
+        return bool(codel and codel.requeue and not codel.when_alone)
 
     @property
     def priorities(self) -> list[int]:
