@@ -463,8 +463,8 @@ def _refuse_second_consumers(max_buffer_bytes: int | None, queues: Mapping[str, 
         option = "exclusive" if queue.exclusive else None if queue.offset is None else "offset"
         if option is not None and max_buffer_bytes is not None:
             raise ConfigurationError(
-                f"{option} of queue {name!r} cannot be combined with max_buffer_bytes={max_buffer_bytes}, which changes "
-                "windows by another consumer of the queue; bound its messages with Queue(prefetch=N) alone"
+                f"{option} of queue {name!r} cannot be combined with max_buffer_bytes={max_buffer_bytes}, which "
+                "changes windows by another consumer of the queue; bound its messages with Queue(prefetch=N) alone"
             )
 
 
