@@ -119,7 +119,7 @@ class QueueWatcher:
     def _ask(self) -> dict[str, Queue]:
         self._asked_at = time.monotonic()
         try:
-            answer = self._source.answer()
+            answer = self._source.answer(self._consumer.settings.urls)
             if inspect.isawaitable(answer):
                 if self._wait_for is None:
                     if inspect.iscoroutine(answer):

@@ -243,6 +243,7 @@ class ConsumerSettings:
             tenants = {name: replace(self.tenants.get(name, Tenant()), weight=changes[name]) for name in changes}
             found.tenants = {**self.tenants, **tenants}
             _check_quanta(found.quanta)
+            found._reweigh_own_lanes(changes)
             return found
         unknown = [name for name in changes if name not in self.weights]
         if unknown:
@@ -253,6 +254,21 @@ class ConsumerSettings:
         found._find_units()
         found.windows = found._windows(found._later_prefetch())
         return found
+
+    def _reweigh_own_lanes(self, changes: Mapping[Any, int]) -> None:
+        """Give lanes of single tenants the windows that go with other weights of these. O(lanes, changes)."""
+        weights = {
+            lane: weight
+            for tenant, weight in changes.items()
+            for lanes in self.lanes
+            if not lanes.ordered and (lane := lanes.own_lane_of(tenant)) in self.weights
+        }
+        if weights:
+            before = copy.copy(self)
+            self.weights = {**self.weights, **weights}
+            self._rescale(before, weights)
+            windows = {lane: self._later_window(self.queues[lane]) for lane in weights}
+            self.windows = {**self.windows, **windows}
 
     def with_queues(self, added: Mapping[str, Queue]) -> ConsumerSettings:
         """Return a copy that consumes more queues.
