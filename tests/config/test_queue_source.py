@@ -9,6 +9,7 @@ import pytest
 
 from fairsched import App, ConfigurationError, Consumer, Queue, QueueSource
 from fairsched.config.queue_source import without_source
+from fairsched.config.settings import Settings
 from fairsched.consumer.settings import ConsumerSettings
 
 URL = "amqp://guest:guest@localhost/"
@@ -187,3 +188,42 @@ def test_no_password_is_shown() -> None:
     source = QueueSource.matching("^a", "https://me:secret@h/proxy/api/")
     assert "secret" not in f"{source} {source!r}"
     assert str(source) == "pattern '^a' at https://h:15671/proxy"
+
+
+@pytest.mark.parametrize(
+    ("table", "rule"),
+    [
+        ({}, "a source has one of file, pattern, function, got none of them"),
+        ({"file": "a", "function": "a:b"}, "a source has one of file, pattern, function, got file, function"),
+        ({"pattern": "a"}, "a pattern needs management"),
+        ({"pattern": "[", "management": "http://h"}, "must be a regular expression"),
+        ({"file": "a", "management": "http://h"}, "management is for a pattern, not for a file"),
+        ({"function": "a:b", "timeout": 3}, "timeout is for a pattern, not for a function"),
+        ({"function": "a.b"}, "function must be MODULE:FUNCTION"),
+        ({"file": ""}, "file must be text that is not empty"),
+        ({"file": "a", "every": "0s"}, "every must be a number of seconds"),
+        ({"file": "a", "weights": {"[": 1}}, "a name in weights must be a regular expression"),
+        ({"file": "a", "wieghts": {"a": 1}}, "unknown 'wieghts'"),
+        ({"pattern": "a", "management": "ftp://me:secret@h"}, "management must be a URL such as"),
+    ],
+)
+def test_a_table_that_is_no_source(table: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigurationError, match="queue_source must be .*" + rule) as found:
+        Settings(queue_source=table)
+    assert "secret" not in str(found.value)
+
+
+def test_a_table_shows_no_password() -> None:
+    settings = Settings(queue_source={"pattern": "^a", "management": "http://me:secret@h"})
+    assert "secret" not in repr(settings)
+    assert settings.queue_source == {"pattern": "^a", "management": "http://me:secret@h"}
+
+
+def test_the_source_of_an_app_is_replaced() -> None:
+    app, replacement = App(URL), QueueSource(lambda: ["c"])
+    with pytest.raises(ConfigurationError, match="no handler for the queues of"):
+        app.make_consumer(source=replacement)
+    app.consumer("a")(print)
+    app.consumer(QueueSource(lambda: ["b"]))(print)
+    for queues in (None, ["a"]):
+        assert app.make_consumer(source=replacement, queues=queues)._client.settings.source is replacement
