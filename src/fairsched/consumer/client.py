@@ -568,7 +568,10 @@ class Client(MessageSource, ConsumerEvents):
     def _check_same(self, queue: Queue) -> None:
         """Raise ConfigurationError if a queue is consumed with other options."""
         name = queue.name
-        if replace(self.settings.queues[name], weight=self.settings.weights[name]) != queue:
+        known = replace(self.settings.queues[name], weight=self.settings.weights[name])
+        if not self.settings.is_lasting(name):  # whose weight is that of its tenant, which may have changed
+            queue = replace(queue, weight=known.weight)
+        if known != queue:
             raise ConfigurationError(
                 f"queue {name!r} is consumed already, with other options; remove it first, or change its weight with "
                 "set_weight"

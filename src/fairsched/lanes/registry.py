@@ -105,7 +105,7 @@ class LaneRegistry(SideConnection):
     urls : sequence of str
         The brokers.
     consumer : LaneConsumer
-        Consumes them. The window of a lane is by the weight that its tenant has when it is found.
+        Consumes them. The window of a lane is by the weight of its tenant.
 
     Notes
     -----
@@ -126,8 +126,6 @@ class LaneRegistry(SideConnection):
         super().__init__(urls, "fairsched-lanes")
         self._registered = {one.registry: _Registered(one) for one in lanes}
         self._consumer = consumer
-        #: The lanes as they were added, which is how they have to be named if they are added again.
-        self._queues: dict[str, Queue] = {}
         self._log = LogLimit()
         self._inbox: deque[tuple[str, str, bytes]] = deque()
         self._beat_at = 0.0
@@ -265,12 +263,9 @@ class LaneRegistry(SideConnection):
 
     def _consume(self, one: _Registered, action: Action) -> None:
         try:
-            queue = self._queues.get(action.lane)
-            if queue is None:
-                # Not declared: the publisher that declares a lane enters it into the registry before it has messages.
-                # Its messages are retried as those of the tenant's bucket.
-                weight = self._consumer.weight_of(action.tenant)
-                queue = self._queues[action.lane] = Queue(action.lane, weight=weight, retry=False)
+            # Not declared: the publisher that declares a lane enters it into the registry before it has messages. Its
+            # messages are retried as those of the tenant's bucket.
+            queue = Queue(action.lane, weight=self._consumer.weight_of(action.tenant), retry=False)
             added = self._consumer.add_queues({action.lane: queue})[action.lane]
         except (FairschedError, RuntimeError) as error:  # such as: the consumer was stopped
             self._refused(action.lane, error)
@@ -290,7 +285,6 @@ class LaneRegistry(SideConnection):
             _log.warning("lane %r cannot be consumed, and is tried again: %s", lane, error)
 
     def _leave(self, lane: str) -> None:
-        self._queues.pop(lane, None)
         with contextlib.suppress(FairschedError, RuntimeError):  # it is not consumed, or nothing is any more
             self._consumer.begin_removal(lane, at_once=True)
 

@@ -33,6 +33,7 @@ from fairsched.consumer.state import ConsumerState
 from fairsched.delivery._settling import settle_all
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed, RequestRefused, ShutDown
 from fairsched.lanes.backlogs import Backlogs
+from fairsched.lanes.ingress import is_stream
 from fairsched.lanes.moved_properties import MovedProperties
 from fairsched.publisher.publisher import Publisher
 
@@ -222,7 +223,7 @@ class Relay:
         ConnectionFailed
             If no broker can be reached, or it refuses the connection.
         ConfigurationError
-            If a lane exists with other arguments.
+            If a lane exists with other arguments, or the ingress queue is a stream. Nothing has been moved then.
         PublishFailed
             If publishing cannot continue, for example because the broker refuses the connection after a restart.
             Messages that are not confirmed return to the ingress queue.
@@ -259,12 +260,17 @@ class Relay:
             raise self._error
 
     def _declare(self) -> None:
-        """Declare the buckets."""
+        """Declare the buckets, unless the ingress queue is a stream."""
         problem: ConnectionFailed | None = None
         for url in self.urls:
             session = Session(url)
             try:
                 session.open()
+                if is_stream(session, self.lanes.name):
+                    raise ConfigurationError(
+                        f"queue {self.lanes.name!r} is a stream, which keeps its messages: they cannot be moved to "
+                        "lanes; have producers publish to a classic or quorum queue, or to the lanes"
+                    )
                 channel = session.channel()
                 requests = [self._declaration(channel, name) for name in self.lanes.bucket_names]
                 session.call(requests, "queue.declare")
