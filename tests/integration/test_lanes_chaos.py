@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from oracles.order import Losses, check, handlings
+from support.lane_worker import lanes_of
 from support.outcomes import Outcomes
 from support.rabbitmq import Broker, on_embedded
 from support.waiting import eventually
@@ -70,9 +71,8 @@ class Process:
 class Worker(Process):
     """A worker, and what it has written down so far."""
 
-    def __init__(self, url: str, lanes: Lanes, record: Path) -> None:
+    def __init__(self, url: str, lanes: Lanes, record: Path, kind: str) -> None:
         self.record = record
-        kind = "ordered" if lanes.ordered else "unordered"
         super().__init__("support.lane_worker", url, lanes.name, str(lanes.buckets), str(record), kind)
         self.lines: list[str] = []
         self._read = 0
@@ -130,8 +130,9 @@ class Producer:
 class Chaos:
     """All parts of the lanes, each of which may be killed and is replaced at once."""
 
-    def __init__(self, broker: Broker, folder: Path, lanes: Lanes) -> None:
-        self.broker, self.folder, self.lanes = broker, folder, lanes
+    def __init__(self, broker: Broker, folder: Path, kind: str) -> None:
+        self.broker, self.folder, self.kind = broker, folder, kind
+        self.lanes = lanes = lanes_of("orders", 8, kind)
         self.source = random.Random(os.environ.get("LANE_SEED", "lanes"))
         self.workers: list[Worker] = []
         self.gone: list[Worker] = []
@@ -152,15 +153,17 @@ class Chaos:
         ]
 
     def _new_relay(self) -> Process:
-        order = ["--ordered"] if self.lanes.ordered else []
+        more = ["--ordered"] if self.lanes.ordered else []
+        for name, value in (self.lanes.arguments or {}).items():
+            more += ["--argument", f"{name}={value}"]
         return Process(
             "fairsched.cli", "spread", self.lanes.name, "--key", self.lanes.key, "--url", self.broker.url,
-            "--buckets", str(self.lanes.buckets), "--window", str(RELAY_WINDOW), "--log-level", "error", *order,
+            "--buckets", str(self.lanes.buckets), "--window", str(RELAY_WINDOW), "--log-level", "error", *more,
         )  # fmt: skip
 
     def _add_worker(self) -> None:
         record = self.folder / f"worker-{len(self.workers) + len(self.gone)}"
-        self.workers.append(Worker(self.broker.url, self.lanes, record))
+        self.workers.append(Worker(self.broker.url, self.lanes, record, self.kind))
 
     def close(self) -> None:
         for producer in self.producers:
@@ -245,11 +248,11 @@ class Chaos:
 
 
 @pytest.fixture
-def start(mortal: Broker, tmp_path: Path) -> Iterator[Callable[..., Chaos]]:
+def start(mortal: Broker, tmp_path: Path) -> Iterator[Callable[[str], Chaos]]:
     made: list[Chaos] = []
 
-    def begin(**options: Any) -> Chaos:
-        made.append(Chaos(mortal, tmp_path, Lanes("orders", key="header:account", buckets=8, **options)))
+    def begin(kind: str) -> Chaos:
+        made.append(Chaos(mortal, tmp_path, kind))
         return made[-1]
 
     yield begin
@@ -260,9 +263,17 @@ def start(mortal: Broker, tmp_path: Path) -> Iterator[Callable[..., Chaos]]:
 @pytest.mark.chaos
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 30 * KILLS)
-@pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
-def test_nothing_is_lost_whatever_is_killed(start: Callable[..., Chaos], outcomes: Outcomes, ordered: bool) -> None:
-    chaos = start(ordered=ordered)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "unordered",
+        "ordered",
+        pytest.param("unordered-quorum", marks=pytest.mark.rabbitmq("quorum queues")),
+        pytest.param("ordered-quorum", marks=pytest.mark.rabbitmq("quorum queues")),
+    ],
+)
+def test_nothing_is_lost_whatever_is_killed(start: Callable[[str], Chaos], outcomes: Outcomes, kind: str) -> None:
+    chaos = start(kind)
     chaos.go_on()
     deck: list[str] = []
     for _ in range(KILLS):
@@ -271,12 +282,11 @@ def test_nothing_is_lost_whatever_is_killed(start: Callable[..., Chaos], outcome
         chaos.go_on()
     published = chaos.finish()
     expected = {(tenant, number) for tenant, count in published.items() for number in range(count)}
-    subject = f"lanes, {'ordered' if ordered else 'unordered'}"
-    outcomes.note("broker, relays and workers killed", subject, (expected, chaos.ended.elements()))
+    outcomes.note("broker, relays and workers killed", f"lanes, {kind}", (expected, chaos.ended.elements()))
     assert chaos.ended.keys() == expected
     copies = chaos.ended.total() - len(expected)
     assert copies <= chaos.allowed, chaos.kills
-    if ordered:
+    if chaos.lanes.ordered:
         assert chaos.own_lanes() == set()
         handled = [one for each in [*chaos.gone, *chaos.workers] for one in handlings(each.record.name, each.lines)]
         check(handled, chaos.lost, published)

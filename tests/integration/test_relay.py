@@ -388,6 +388,7 @@ def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: A
                 publisher.flush()
                 published.append(100)
 
+    idle = broker.channels()
     producer = threading.Thread(target=produce)
     producer.start()
     try:
@@ -399,8 +400,9 @@ def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: A
             finally:
                 process.kill()
                 process.communicate()
-            # Until the broker has noticed, it gives later messages to the next relay than it takes back.
-            eventually(lambda: consumers_of(broker, lanes.name) == 0)
+            # Until the broker has noticed, it gives later messages to the next relay than it takes back; and it may
+            # still read what this one published, on another connection.
+            eventually(lambda: broker.channels() <= idle + 1)
     finally:
         stop.set()
         producer.join()
@@ -417,11 +419,6 @@ def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: A
     assert set(everything) == set(range(count))
     assert len(everything) - count <= 20 * 2000  # at most a window for each relay that was killed
     outcomes.note("the process is killed, twenty times", "relay", (set(range(count)), everything))
-
-
-def consumers_of(broker: Broker, queue: str) -> int:
-    with broker.connect() as channel:
-        return int(channel.queue_declare(queue, passive=True).method.consumer_count)
 
 
 def sum_in(broker: Broker, lanes: Lanes) -> int:

@@ -15,10 +15,20 @@ from fairsched.consumer.signals import graceful
 
 #: Longest time for which a handler works, in seconds.
 WORK = 0.006
+#: Arguments of lanes that are quorum queues. Each kill counts as a delivery of all that a worker has: from RabbitMQ 4.0
+#: on, a message would be dropped at the 21st.
+QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+
+
+def lanes_of(name: str, buckets: int, kind: str) -> Lanes:
+    """Return lanes of a kind: ordered or unordered, with -quorum if they are quorum queues."""
+    order, _, queues = kind.partition("-")
+    arguments = QUORUM if queues == "quorum" else None
+    return Lanes(name, key="header:account", ordered=order == "ordered", buckets=buckets, arguments=arguments)
 
 
 def main(url: str, name: str, buckets: str, record: str, kind: str) -> None:
-    lanes = Lanes(name, key="header:account", ordered=kind == "ordered", buckets=int(buckets))
+    lanes = lanes_of(name, int(buckets), kind)
     pause = threading.Event()
 
     def write(what: str, message: object) -> None:
