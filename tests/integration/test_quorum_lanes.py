@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -158,12 +159,15 @@ def test_relays_of_a_quorum_queue_take_turns_if_it_has_a_single_active_consumer(
     name = new_queue("ingress", arguments={**QUORUM, "x-single-active-consumer": True})
     lanes = Lanes(name, key="header:tenant", buckets=2, ordered=True, arguments=QUORUM)
     first, second = Relay(broker.url, lanes, window=100), Relay(broker.url, lanes, window=100)
-    with running(second):
-        with running(first):
-            eventually(lambda: first.state.ready and second.state.ready)
-            publish(broker, name, [("a", f"a:{number}".encode()) for number in range(2000)])
-            eventually(lambda: first.stats()["moved"] + second.stats()["moved"] > 500)
-            assert 0 in (first.stats()["moved"], second.stats()["moved"])
-        eventually(lambda: first.stats()["moved"] + second.stats()["moved"] >= 2000)
+    with contextlib.ExitStack() as ending:
+        ending.enter_context(running(first))
+        eventually(lambda: first.state.ready)
+        with running(second):
+            eventually(lambda: second.state.ready)
+            publish(broker, name, [("a", f"a:{number}".encode()) for number in range(5000)])
+            eventually(lambda: first.stats()["moved"] > 500)
+            assert second.stats()["moved"] == 0
+            ending.close()
+            eventually(lambda: first.stats()["moved"] + second.stats()["moved"] >= 5000)
     found = taken_by_lane(broker, lanes)
-    assert [numbers for bodies in found.values() for numbers in by_tenant(bodies).values()] == [[*range(2000)]]
+    assert [numbers for bodies in found.values() for numbers in by_tenant(bodies).values()] == [[*range(5000)]]
