@@ -15,9 +15,9 @@ from fairsched.consumer.signals import graceful
 
 #: Longest time for which a handler works, in seconds.
 WORK = 0.006
-#: Arguments of lanes that are quorum queues. Each kill counts as a delivery of all that a worker has: from RabbitMQ 4.0
-#: on, a message would be dropped at the 21st.
-QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": -1}
+#: Arguments of lanes that are quorum queues. Each kill counts as a delivery of all that a worker has, and from RabbitMQ
+#: 4.0 on a message would be dropped at the 21st; -1, no limit, has 3.10 drop what is delivered twice.
+QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 1_000_000}
 
 
 def lanes_of(name: str, buckets: int, kind: str) -> Lanes:
