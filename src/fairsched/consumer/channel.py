@@ -400,13 +400,15 @@ class ConsumerChannel(ChannelDeliveries):
         return True
 
     def spare_consumers(self) -> None:
-        """Keep pika from cancelling a single active consumer when it closes the channel, right after this call.
+        """Keep pika from cancelling a single active or exclusive consumer when it closes the channel, right afterwards.
 
         pika cancels all consumers before it closes their channel or connection, except those that are cancelled as far
-        as it knows.
+        as it knows. Between the two, the next single active or exclusive consumer would get messages that are newer
+        than those that the broker takes back with the channel.
         """
         cancelled = getattr(self._channel, "_cancelled", None)
-        if self.single_active and self._channel is not None and isinstance(cancelled, set):
+        alone = self.single_active or self._consuming_options.get("exclusive")
+        if alone and self._channel is not None and isinstance(cancelled, set):
             cancelled.update(self._channel.consumer_tags)
 
     def abandon(self) -> None:

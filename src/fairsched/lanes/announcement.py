@@ -22,6 +22,10 @@ KEPT = "kept"
 #: The routing keys that workers hear.
 KEYS = (NEW, ACTIVE, CLOSE, GONE, KEPT)
 
+#: Arguments of the registry queue, also where another type is the default of the virtual host: workers read it in turn,
+#: as its exclusive consumer, and quorum queues ignore that flag.
+REGISTRY_ARGUMENTS = {"x-queue-type": "classic"}
+
 #: Longest body that is written and read, in bytes. A lane has at most 255, a tenant what fits into a header of a frame,
 #: of which JSON makes up to six times as much.
 LONGEST_BODY = 256 * 1024

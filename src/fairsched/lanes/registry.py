@@ -18,7 +18,7 @@ from fairsched.amqp.side_connection import SideConnection
 from fairsched.config.queues import Queue
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused, ShutDown
-from fairsched.lanes.announcement import KEYS, NEW, Announcement, decode, encode
+from fairsched.lanes.announcement import KEYS, NEW, REGISTRY_ARGUMENTS, Announcement, decode, encode
 from fairsched.lanes.own_lanes import Action, Activity, Do, OwnLanes
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class LaneRegistry(SideConnection):
             _, declared, *_ = session.call(
                 [
                     partial(channel.exchange_declare, name, "direct", durable=True),
-                    partial(channel.queue_declare, name, durable=True),
+                    partial(channel.queue_declare, name, durable=True, arguments=REGISTRY_ARGUMENTS),
                     partial(channel.queue_bind, name, name, NEW),
                     *(partial(channel.queue_bind, self._queue, name, key) for key in KEYS),
                 ],
