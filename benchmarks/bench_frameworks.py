@@ -6,7 +6,7 @@ jobs a second in all.
 
 With lanes, the flood is longer than any window and its tasks do nothing. A relay has moved it before the worker starts,
 and moves the tasks of the others when they come: their waits include that. Tasks a second are compared in shorter
-floods, which alternate: one long flood each way differs by a fifth from run to run.
+floods, which alternate.
 """
 
 from __future__ import annotations
