@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from pika.spec import BasicProperties
 
-from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties, read_properties
+from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
+from fairsched.amqp.properties import read_encoded
 from fairsched.amqp.session import Session
 from fairsched.amqp.urls import parameters
 from fairsched.consumer.handling.retries import COPIED_TO, USER_ID
@@ -42,7 +43,6 @@ _NO_HEADERS = b"\0\0\0\0"
 _HAS_HEADERS, _HAS_USER_ID = 0x20, 0x10
 #: The name of no queue.
 _NOWHERE = "fairsched.nowhere"
-_ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Headers by which the broker routes a message to further queues, and how they begin when encoded.
 _COPIES = ("CC", "BCC")
 _ENCODED_COPIES = (b"\x02CC", b"\x03BCC")
@@ -116,7 +116,7 @@ class MovedProperties:
     def _changed(self, raw: bytes, noting: bool) -> bytes:
         """Return properties without what a copy cannot have, `noting` it in headers; as they are, if unreadable."""
         try:
-            found = _read(raw)
+            found = read_encoded(_HEADER.pack(_CLASS, 0, 0) + raw)
             noted: dict[str, Any] = {}
             user = found.get("user_id")
             if user not in (None, self._user) and self._is_refused(user):
@@ -135,12 +135,3 @@ class MovedProperties:
 def _without_beginning(raw: bytes, body: bytes) -> bytes:
     """Return properties without the beginning of a content header; pika's own have none, and may seem to have one."""
     return raw[_HEADER.size :] if raw.startswith(_HEADER.pack(_CLASS, 0, len(body))) else raw
-
-
-def _read(raw: bytes) -> dict[str, Any]:
-    return read_properties(_HEADER.pack(_CLASS, 0, 0) + raw, _ALL, _raw_table, True)
-
-
-def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
-    end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
-    return header[begin:end], end

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties, read_properties
+from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
+from fairsched.amqp.properties import read_encoded
 from fairsched.consumer.handling.retries import ATTEMPTS, DEATH_HEADERS, EXCEPTION, QUEUE
 from fairsched.errors import DecodingError
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["queue_of_origin", "without_death"]
 
-_ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Octets of a content header before its properties: class, weight, size of the body.
 _BEFORE = 12
 
@@ -59,7 +59,7 @@ def without_death(header: bytes) -> bytes:
     A header whose table cannot be read is returned as it is. O(length).
     """
     try:
-        found = read_properties(header, _ALL, _raw_table, True)
+        found = read_encoded(header)
         table = found.get("headers")
         if table is None or read_table(table, 0)[0].keys().isdisjoint(HEADERS_OF_DEATH):
             return header
@@ -67,8 +67,3 @@ def without_death(header: bytes) -> bytes:
         return header[:_BEFORE] + encode_properties(found)
     except (TypeError, ValueError):
         return header
-
-
-def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
-    end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
-    return header[begin:end], end
