@@ -104,6 +104,21 @@ cdef inline bint has_head(bytes data, const uint8_t* head, int64_t size):
     return publish_frame(text) == size and memcmp(text, head, size) == 0
 
 
+cdef int use_message(Content* c, exchange, routing_key, bytes properties, bint mandatory) except -1:
+    """Set all of a message but its body, whose objects stay the caller's; raise for an invalid name."""
+    use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
+    use_text(routing_key, "routing_key", &c.key, &c.key_size)
+    c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
+    c.properties_size = PyBytes_GET_SIZE(properties)
+    c.mandatory = mandatory
+    return 0
+
+
+cdef inline void use_body(Content* c, bytes body) noexcept:
+    c.body = <const uint8_t*> PyBytes_AS_STRING(body)
+    c.body_size = PyBytes_GET_SIZE(body)
+
+
 def encode_message(
     str exchange not None, str routing_key not None, bytes properties not None, bytes body not None, bint mandatory,
     int channel, int64_t longest,
@@ -147,13 +162,8 @@ def encode_message(
     cdef Content c
     if longest <= 0:
         raise ValueError(f"longest must be positive, got {longest}")
-    use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
-    use_text(routing_key, "routing_key", &c.key, &c.key_size)
-    c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
-    c.properties_size = PyBytes_GET_SIZE(properties)
-    c.body = <const uint8_t*> PyBytes_AS_STRING(body)
-    c.body_size = PyBytes_GET_SIZE(body)
-    c.mandatory = mandatory
+    use_message(&c, exchange, routing_key, properties, mandatory)
+    use_body(&c, body)
     return encoded_content(&c, channel, longest)
 
 
@@ -795,14 +805,9 @@ cdef class PublishWindow:
         cdef Py_buffer view
         if not self.has_room(0, in_turn):
             return None
-        use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
-        use_text(routing_key, "routing_key", &c.key, &c.key_size)
-        c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
-        c.properties_size = PyBytes_GET_SIZE(properties)
-        c.mandatory = mandatory
+        use_message(&c, exchange, routing_key, properties, mandatory)
         if PyBytes_CheckExact(body):
-            c.body = <const uint8_t*> PyBytes_AS_STRING(<bytes> body)
-            c.body_size = PyBytes_GET_SIZE(<bytes> body)
+            use_body(&c, <bytes> body)
             return self.put_content(&c, tenant, in_turn)
         try:
             PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
@@ -876,13 +881,8 @@ cdef class PublishWindow:
         cdef Content c
         if type(properties) is not bytes or type(body) is not bytes:
             return None
-        use_text("", "exchange", &c.exchange, &c.exchange_size)
-        use_text(routing_key, "routing_key", &c.key, &c.key_size)
-        c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
-        c.properties_size = PyBytes_GET_SIZE(properties)
-        c.body = <const uint8_t*> PyBytes_AS_STRING(body)
-        c.body_size = PyBytes_GET_SIZE(body)
-        c.mandatory = True
+        use_message(&c, "", routing_key, <bytes> properties, True)
+        use_body(&c, <bytes> body)
         if CONTENT_HEAD + c.properties_size > longest:
             return None
         found = self.new_outcome(tenant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ class Duration(_ParamType):
         return seconds
 
 
-class PairParameter(_PairType):
+class PairParameter(_PairType, ABC):
     """A pair NAME=VALUE.
 
     One of the two may contain equals signs itself: the name if it is that of a queue, otherwise the value. So a pair
@@ -71,9 +72,9 @@ class PairParameter(_PairType):
         except ConfigurationError as error:
             self.fail(str(error), param, ctx)
 
+    @abstractmethod
     def read(self, name: str, text: str) -> Any:
         """Return the value that the text of a name stands for; raise ConfigurationError if it stands for none."""
-        raise NotImplementedError
 
 
 class BindingParameter(PairParameter):
