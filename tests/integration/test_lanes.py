@@ -117,6 +117,7 @@ def delete(broker: Broker, lanes: Lanes) -> None:
     broker.delete(*lanes.bucket_names, lanes.registry, *(lanes.own_lane_of(tenant) for tenant in "abcx"))
     with broker.connect() as channel:
         channel.exchange_delete(lanes.registry)
+        channel.exchange_delete(lanes.layout)
 
 
 @pytest.fixture

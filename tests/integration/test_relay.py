@@ -287,7 +287,9 @@ def test_what_is_no_stream_is_moved(broker: Broker, options: dict[str, Any]) -> 
 def test_an_ingress_queue_that_does_not_exist(broker: Node) -> None:
     with pytest.raises(QueueNotFound, match="'not-there' does not exist"):
         Relay(broker.url, Lanes("not-there", key="header:tenant", buckets=1)).run()
-    result = CliRunner().invoke(cli, ["spread", "not-there", "--key", "header:tenant", "--url", broker.url])
+    result = CliRunner().invoke(
+        cli, ["spread", "not-there", "--key", "header:tenant", "--buckets", "1", "--url", broker.url]
+    )
     assert result.exit_code == 6, result.output
 
 

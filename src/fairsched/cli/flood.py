@@ -317,7 +317,8 @@ def _flooded_lanes(url: str, names: Sequence[str], plan: Plan) -> Iterator[Publi
     finally:
         with Session(url) as session:
             session.delete(*lanes.bucket_names, *map(lanes.own_lane_of, range(1 + plan.tenants)), lanes.registry)
-            session.ask("exchange_delete", lanes.registry)
+            for exchange in lanes.registry, lanes.layout:
+                session.ask("exchange_delete", exchange)
 
 
 class _Quiet(threading.Thread):

@@ -43,7 +43,8 @@ class Lanes:
         What says whose a message is: ``"header:NAME"`` or ``"property:NAME"``. Messages without it belong to the tenant
         ``""``.
     buckets : int
-        How many buckets, from 1 to 1024. All programs that use the lanes must say the same.
+        How many buckets, from 1 to 1024. All programs that use the lanes must say the same, as they must for `key` and
+        `ordered`: one that differs from those before it is refused at its start.
     ordered : bool
         Whether the messages of a tenant are handled in order, one at a time, over all processes. Then a lane is
         consumed by one process at a time, and no tenant has a lane of its own.
@@ -166,6 +167,11 @@ class Lanes:
     def registry(self) -> str:
         """Name of the exchange on which lanes are announced, and of the queue that remembers them."""
         return f"{self.name}.lanes"
+
+    @property
+    def layout(self) -> str:
+        """Name of the exchange whose argument tells the programs that use the lanes whether they agree on them."""
+        return f"{self.name}.layout"
 
     @property
     def bucket_names(self) -> list[str]:

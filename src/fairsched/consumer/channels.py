@@ -361,7 +361,7 @@ class ConsumerChannels:
 
     def _on_declared_again(self, transport: Transport, lost: ConsumerChannel, error: BaseException | None) -> None:
         if error is not None:
-            _log.error("%s; it is consumed all the same", error)
+            _log.error("%s; consuming anyway", error)
         if self._parts.connections.of(lost.queue).transport is transport and self._is_wanted(lost):
             self.open(transport, lost.queue)
 

@@ -1,4 +1,4 @@
-"""Declaring queues: in the I/O thread, on a channel of its own, one after the other."""
+"""Declaring queues and the layouts of lanes: in the I/O thread, on a channel of its own, one after the other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp.errors import describe, is_missing
 from fairsched.amqp.urls import mask_url
 from fairsched.errors import ConfigurationError, ConnectionFailed
+from fairsched.lanes.layout import disagreement, layout_request
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
     from pika.channel import Channel
 
     from fairsched.amqp.transport import Transport
+    from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
 
 _log = logging.getLogger(__name__)
@@ -51,6 +53,24 @@ class Declaration:
     if_missing: bool = False
     durable: bool = True
     bindings: Sequence[tuple[str, str, Mapping[str, Any]]] = ()
+
+
+@dataclass(frozen=True)
+class LayoutDeclaration:
+    """The layout of lanes, which other programs may use differently.
+
+    Attributes
+    ----------
+    lanes : Lanes
+        The lanes.
+    """
+
+    lanes: Lanes
+
+    @property
+    def purpose(self) -> str:
+        """Who wants it; begins a message of an error."""
+        return f"the layout of lanes {self.lanes.name!r} is to be declared"
 
 
 def wanted_queues(queues: Mapping[str, Queue]) -> list[Declaration]:
@@ -88,9 +108,9 @@ class Declarations:
         self._transport: Transport | None = None
         self._channel: Channel | None = None
         self._opening = False
-        self._wanted: deque[tuple[Declaration, Done]] = deque()
+        self._wanted: deque[tuple[Declaration | LayoutDeclaration, Done]] = deque()
         #: What the broker was asked for and has not answered.
-        self._asked: tuple[Declaration, Done] | None = None
+        self._asked: tuple[Declaration | LayoutDeclaration, Done] | None = None
         #: Whether the broker said that it does not exist.
         self._missing = False
 
@@ -98,8 +118,11 @@ class Declarations:
         """Declare a queue; `done` is called in the I/O thread."""
         self._loop.add_callback_threadsafe(lambda: self._want([declaration], done))
 
-    def declare_all(self, declarations: Sequence[Declaration], done: Done) -> None:
-        """Declare queues; `done` is called once, with the first error or when all are declared. For the I/O thread."""
+    def declare_all(self, declarations: Sequence[Declaration | LayoutDeclaration], done: Done) -> None:
+        """Declare queues and layouts; `done` is called once, with the first error or when all are declared.
+
+        For the I/O thread.
+        """
         left = len(declarations)
 
         def count(error: BaseException | None) -> None:
@@ -125,7 +148,7 @@ class Declarations:
         for declaration, done in failed:
             done(ConnectionFailed(f"{declaration.purpose}: the connection was lost"))
 
-    def _want(self, declarations: Sequence[Declaration], done: Done) -> None:
+    def _want(self, declarations: Sequence[Declaration | LayoutDeclaration], done: Done) -> None:
         if self._transport is None or not self._transport.is_open:
             for one in declarations:
                 done(ConnectionFailed(f"{one.purpose}: there is no connection"))
@@ -150,7 +173,9 @@ class Declarations:
     def _ask(self, channel: Channel) -> None:
         assert self._asked is not None
         wanted = self._asked[0]
-        if wanted.if_missing and not self._missing:
+        if isinstance(wanted, LayoutDeclaration):
+            channel.exchange_declare(**layout_request(wanted.lanes), callback=lambda _frame: self._answered(None))
+        elif wanted.if_missing and not self._missing:
             channel.queue_declare(wanted.queue, passive=True, callback=lambda _frame: self._answered(None))
         else:
             channel.queue_declare(
@@ -163,12 +188,13 @@ class Declarations:
     def _bind(self, channel: Channel, left: list[tuple[str, str, Mapping[str, Any]]]) -> None:
         if self._asked is None or not channel.is_open:
             return
-        if not left:
+        wanted = self._asked[0]
+        if not left or isinstance(wanted, LayoutDeclaration):
             self._answered(None)
             return
         exchange, key, arguments = left.pop(0)
         channel.queue_bind(
-            self._asked[0].queue, exchange, key, dict(arguments), callback=lambda _frame: self._bind(channel, left)
+            wanted.queue, exchange, key, dict(arguments), callback=lambda _frame: self._bind(channel, left)
         )
 
     def _answered(self, error: BaseException | None) -> None:
@@ -193,9 +219,11 @@ class Declarations:
         asked, transport = self._asked, self._transport
         if asked is None or transport is None or not transport.is_open:
             return
-        if asked[0].if_missing and not self._missing and is_missing(reason):
+        wanted, text = asked[0], mask_url(describe(reason))
+        if isinstance(wanted, LayoutDeclaration):  # a broker that does not compare says nothing of other programs
+            self._answered(disagreement(wanted.lanes, text))
+        elif wanted.if_missing and not self._missing and is_missing(reason):
             self._missing = self._opening = True
             transport.channel(on_open_callback=self._on_open)
-            return
-        purpose = asked[0].purpose
-        self._answered(ConfigurationError(f"{purpose}, which the broker refused: {mask_url(describe(reason))}"))
+        else:
+            self._answered(ConfigurationError(f"{wanted.purpose}, which the broker refused: {text}"))

@@ -17,7 +17,7 @@ from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.channels import ConsumerChannels, Parts
 from fairsched.consumer.connections import Connections, QueueConnection
 from fairsched.consumer.consumer_counts import ConsumerCounts
-from fairsched.consumer.declarations import wanted_queues
+from fairsched.consumer.declarations import Declaration, LayoutDeclaration, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import first_declarations
@@ -439,9 +439,13 @@ class IOThread(ConnectionThread):
         if transport is None:
             return
         names = [name for name in queues if not self._changes.is_changing(name)]
+        wanted = set(names)
         retries = {name: self._settings.retries[name] for name in names if name in self._settings.retries}
-        declared = wanted_queues({name: self._settings.queues[name] for name in names})
-        declared += first_declarations(retries)
+        declared: list[Declaration | LayoutDeclaration] = [
+            *(LayoutDeclaration(lanes) for lanes in self._settings.lanes if not wanted.isdisjoint(lanes.bucket_names)),
+            *wanted_queues({name: self._settings.queues[name] for name in names}),
+            *first_declarations(retries),
+        ]
         if declared:
             one.declarations.declare_all(declared, lambda error: self._on_declared(one, transport, names, error))
         else:
@@ -458,7 +462,7 @@ class IOThread(ConnectionThread):
             self._fail(ConfigurationError(f"{error} ({one.connection.address})"))
             return
         if error is not None:
-            _log.error("%s; it is consumed all the same", error)
+            _log.error("%s; consuming anyway", error)
         self.channels.open_all(transport, names)
 
     def _on_refused(self, one: QueueConnection, error: FairschedError) -> None:

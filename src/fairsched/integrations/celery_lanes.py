@@ -12,12 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import kombu
-from amqp.exceptions import NotFound, ResourceError
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, ResourceError
 
 from fairsched.config.lanes import Lanes
 from fairsched.config.queues import Queue
 from fairsched.errors import QueueNotFound, ShutDown
 from fairsched.integrations.celery_urls import broker_urls
+from fairsched.lanes.layout import disagreement, layout_request
 from fairsched.lanes.own_lanes import Activity
 from fairsched.lanes.registry import LaneRegistry
 
@@ -64,6 +65,7 @@ class LanesOfWorker:
 
     def begin(self, consumer: ChannelForEachQueue) -> None:
         """Consume the lanes: the consumer consumes their queue from now on."""
+        self._compare(consumer)
         for name in self._lanes.bucket_names:
             consumer.add_lane(self._lane(name))
         if consumer is not self._before:  # after a lost connection
@@ -71,6 +73,24 @@ class LanesOfWorker:
         self._consumer = self._before = consumer
         self._registry = LaneRegistry([self._lanes], self._urls, self)
         self._registry.start(lambda: self._consumer is not consumer)
+
+    def _compare(self, consumer: ChannelForEachQueue) -> None:
+        """Raise ConfigurationError if other programs use the lanes with another layout; after a reconnect, log it."""
+        request = layout_request(self._lanes)
+        channel = consumer.channel.connection.client.channel()
+        try:
+            channel.exchange_declare(
+                request["exchange"], request["exchange_type"], durable=request["durable"], auto_delete=False,
+                arguments=request["arguments"],
+            )  # fmt: skip
+        except (PreconditionFailed, AccessRefused) as error:
+            problem = disagreement(self._lanes, str(error))
+            if problem is not None and self._before is None:
+                raise problem from error
+            if problem is not None:
+                _log.error("%s; consuming anyway", problem)
+        else:
+            channel.close()
 
     def end(self, consumer: ChannelForEachQueue) -> None:
         """Cancel the lanes: the consumer does not consume their queue any more."""

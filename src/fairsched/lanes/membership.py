@@ -18,6 +18,7 @@ from fairsched.amqp.jsonbody import read_fields
 from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConnectionFailed, FairschedError
+from fairsched.lanes.layout import layout_problem
 from fairsched.lanes.members import ALONE, BEAT, Members
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ HERE, BYE = "here", "bye"
 LONGEST_BODY = 1024
 #: Seconds until a lane that could not be consumed is tried again.
 RETRY = 2.0
+#: Seconds between two comparisons of the layout of the lanes with that of other programs.
+COMPARISON = 10.0
 
 
 class MemberConsumer(Protocol):
@@ -107,7 +110,7 @@ class LaneMembership(SideConnection):
         self._log = LogLimit()
         self._inbox: deque[tuple[str, str, bytes]] = deque()
         self._failed: deque[tuple[_Group, str, BaseException]] = deque()
-        self._beat_at = 0.0
+        self._beat_at = self._compare_at = 0.0
         self._left = False
         self._channel: Channel
 
@@ -154,6 +157,7 @@ class LaneMembership(SideConnection):
         try:
             while not self.over():
                 self._step()
+                self._compare(session)
                 session.serve_until(lambda: self._inbox or self.over(), self._pause(time.monotonic()))
         finally:
             if channel.is_open:
@@ -178,6 +182,16 @@ class LaneMembership(SideConnection):
         if now >= self._beat_at:
             self._beat_at = now + BEAT
         self._divide_all()
+
+    def _compare(self, session: Session) -> None:
+        """Say if other programs use the lanes with another layout, which may have changed since the start."""
+        if time.monotonic() < self._compare_at:
+            return
+        for one in self._groups.values():
+            problem = layout_problem(session, one.lanes)
+            if problem is not None and self._log.due("layout"):
+                _log.error("%s; consuming anyway", problem)
+        self._compare_at = time.monotonic() + COMPARISON
 
     # Messages ----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from fairsched.config.queues import Queue
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused, ShutDown
 from fairsched.lanes.announcement import KEYS, NEW, REGISTRY_ARGUMENTS, Announcement, decode, encode
+from fairsched.lanes.layout import layout_problem
 from fairsched.lanes.own_lanes import Action, Activity, Do, OwnLanes
 
 if TYPE_CHECKING:
@@ -207,7 +208,14 @@ class LaneRegistry(SideConnection):
                 f"registry of lanes {one.lanes.name}",
             )
             one.counted(declared.method.message_count, declared.method.consumer_count, now)
+            self._compare(session, one.lanes)
         self._beat_at = now + BEAT * random.uniform(0.8, 1.2)
+
+    def _compare(self, session: Session, lanes: Lanes) -> None:
+        """Say if other programs use the lanes with another layout, which may have changed since the start."""
+        problem = layout_problem(session, lanes)
+        if problem is not None and self._log.due("layout"):
+            _log.error("%s; consuming anyway", problem)
 
     # Announcements -----------------------------------------------------------------------------------------------
 

@@ -179,6 +179,18 @@ class IOThread(ConnectionThread):
     def _on_confirm_mode(self, transport: PublisherTransport) -> None:
         self._longest = transport.longest
         self._lanes.connected(transport)
+        if self._begun:
+            self._lanes.compare_layouts(self._on_other_layout)
+            self._begin_sending(transport)
+        else:
+            self._lanes.compare_layouts(lambda error: self._fail(error) if error else self._begin_sending(transport))
+
+    def _on_other_layout(self, error: BaseException | None) -> None:
+        """Say that lanes are used with another layout since the connection was lost; messages must go somewhere."""
+        if error is not None:
+            _log.error("%s; publishing anyway", error)
+
+    def _begin_sending(self, transport: PublisherTransport) -> None:
         self.window.again(self._longest)
         transport.window = self.window
         transport.confirmed = self._on_progress

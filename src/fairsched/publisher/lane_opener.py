@@ -14,6 +14,7 @@ from fairsched.amqp.errors import broker_text
 from fairsched.config.lanes import Lanes
 from fairsched.errors import ConnectionFailed, PublishFailed
 from fairsched.lanes.announcement import ACTIVE, NEW, REGISTRY_ARGUMENTS, Announcement, encode
+from fairsched.lanes.layout import disagreement, layout_request
 
 if TYPE_CHECKING:
     from pika.channel import Channel
@@ -47,7 +48,10 @@ _Script = Generator[_Request, Any, None]
 
 @dataclass
 class _Job:
-    """A lane, and what is to be done: an own lane is looked for, declared and announced; a registry is counted."""
+    """A lane, and what is to be done: an own lane is looked for, declared and announced; a registry is counted.
+
+    Or the layout of all lanes is compared with that of other programs.
+    """
 
     lanes: Lanes
     lane: str
@@ -56,6 +60,7 @@ class _Job:
     declares: bool = True
     announces: bool = False
     counts: bool = False
+    compares: bool = False
     entries: int = 0
     tenant: Any = None
     attempts: int = 0
@@ -137,6 +142,19 @@ class LaneOpener:
         if self._transport is not None:
             job = _Job(lanes, lanes.registry, lambda error: done(error, job.entries), counts=True)
             self._add(job)
+
+    def compare_layout(self, lanes: Lanes, done: Done) -> None:
+        """Declare the layout of lanes.
+
+        Parameters
+        ----------
+        lanes : Lanes
+            The lanes.
+        done : callable
+            Called with None, with a `ConfigurationError` if other programs use the lanes with another layout, or as for
+            `declare`.
+        """
+        self._add(_Job(lanes, lanes.layout, done, compares=True))
 
     def _add(self, job: _Job) -> None:
         self._jobs.append(job)
@@ -243,7 +261,9 @@ class LaneOpener:
         self._jobs.appendleft(job)
         self._go_on()
 
-    def _refused(self, job: _Job, code: int, text: str) -> PublishFailed:
+    def _refused(self, job: _Job, code: int, text: str) -> Exception:
+        if job.compares and (error := disagreement(job.lanes, text)) is not None:
+            return error
         advice = _ADVICE.get(code, "declare it, or see the log of the broker")
         return PublishFailed(f"lane {job.lane!r} cannot be opened: the broker refused {self._asked}: {text}; {advice}")
 
@@ -251,6 +271,10 @@ class LaneOpener:
 
     def _requests(self, job: _Job) -> _Script:
         lanes, lane = job.lanes, job.lane
+        if job.compares:
+            self._asked = f"exchange {lane!r}, direct and durable"
+            yield lambda channel, answer: channel.exchange_declare(**layout_request(lanes), callback=answer)
+            return
         if job.counts:
             job.entries = yield from self._registry(lanes.registry)
             return

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairsched.errors import ConnectionFailed, PublishFailed
+from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.lanes.own_lanes import NOTICE
 from fairsched.publisher.lane_opener import LaneOpener
 
@@ -72,6 +72,28 @@ class LaneUpkeep:
         self._next = time.monotonic() + _PERIOD
         #: When the connection was lost; None: it is there.
         self._lost_at: float | None = None
+
+    def compare_layouts(self, done: Callable[[ConfigurationError | None], None]) -> None:
+        """Compare the lanes with those of other programs.
+
+        Parameters
+        ----------
+        done : callable
+            Called once, with the error if they differ, or None; and never if the connection is lost before.
+        """
+        left = [spread.lanes for spread in self._spreads]
+
+        def compared(error: Exception | None) -> None:
+            if isinstance(error, ConnectionFailed):
+                return
+            if isinstance(error, ConfigurationError):
+                done(error)
+            elif left:  # without the permission to declare the exchange, nothing is compared
+                self._opener.compare_layout(left.pop(), compared)
+            else:
+                done(None)
+
+        compared(None)
 
     def connected(self, transport: Transport) -> None:
         """Take a new channel: all messages are sent again. The connection may be the same."""
