@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import os
 import random
 import signal
 import subprocess
@@ -19,6 +20,8 @@ from typing import Any
 
 import pika
 import pytest
+from support.blocking import blocked
+from support.proxy import Proxy, behind
 from support.rabbitmq import Node
 from support.waiting import eventually
 
@@ -459,19 +462,36 @@ def test_nothing_is_lost_when_the_broker_is_killed(mortal: Node) -> None:
     assert {*announced(mortal, lanes)} == {(lanes.own_lane_of("acme"), "acme")}
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Have own lanes be left after two seconds without an answer; return a little more."""
+    monkeypatch.setattr(lane_upkeep, "_LONGEST_WAIT", 2.0)
+    return 3.5
+
+
+def pass_time(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() >= end)
+
+
+def with_own_lane(publisher: Publisher, lanes: Lanes) -> None:
+    """Make a tenant hot."""
+    flood(publisher, lanes, "acme", range(40))
+    eventually(lambda: is_open(publisher, lanes, "acme"))
+    publisher.flush()
+
+
 def test_after_a_long_absence_messages_go_to_buckets_until_their_lanes_are_open_again(
-    mortal: Node, monkeypatch: pytest.MonkeyPatch
+    mortal: Node, impatient: float
 ) -> None:
     """Workers may be about to delete the lane, and RabbitMQ would confirm and lose what reaches it then."""
-    monkeypatch.setattr(lane_upkeep, "_LONGEST_ABSENCE", 0.0)
     lanes = Lanes("lanes", key="header:tenant", buckets=2)
     with Publisher(mortal.url, lanes=lanes) as publisher:
-        flood(publisher, lanes, "acme", range(40))
-        eventually(lambda: is_open(publisher, lanes, "acme"))
-        publisher.flush()
+        with_own_lane(publisher, lanes)
         mortal.kill()
         eventually(lambda: not publisher._client.io_thread.connected)
         flood(publisher, lanes, "acme", range(100, 200))
+        pass_time(impatient)
         mortal.start()
         publisher.flush(60)
         eventually(lambda: is_open(publisher, lanes, "acme"))
@@ -480,6 +500,91 @@ def test_after_a_long_absence_messages_go_to_buckets_until_their_lanes_are_open_
     own = {*map(int, take(mortal, lanes.own_lane_of("acme")))}
     assert own.isdisjoint(range(100, 200))
     assert own >= {*range(200, 210)}
+
+
+def test_after_a_long_block_messages_go_to_buckets(mortal: Node, impatient: float) -> None:
+    lanes = Lanes("lanes", key="header:tenant", buckets=2)
+    with Publisher(mortal.url, lanes=lanes) as publisher:
+        with_own_lane(publisher, lanes)
+        with blocked(mortal):
+            # The first one has the broker block this connection, too.
+            flood(publisher, lanes, "acme", range(100, 200))
+            eventually(lambda: not is_open(publisher, lanes, "acme"))
+        publisher.flush(60)
+    assert {*take(mortal, lanes.bucket_of("acme"))} >= {b"%d" % number for number in range(100, 200)}
+
+
+def test_a_link_without_an_end_is_left(broker: Node, new_lanes: Callable[..., Lanes], impatient: float) -> None:
+    """No heartbeat has failed yet when own lanes may be deleted."""
+    lanes = new_lanes()
+    port = pika.URLParameters(broker.url).port
+    with Proxy(port) as proxy, Publisher(behind(proxy, broker.url), lanes=lanes) as publisher:
+        with_own_lane(publisher, lanes)
+        proxy.silence()
+        flood(publisher, lanes, "acme", range(100, 200))
+        publisher.flush(60)
+        assert proxy.connections == 2
+    assert {*take(broker, lanes.bucket_of("acme"))} >= {b"%d" % number for number in range(100, 200)}
+
+
+def test_a_publisher_that_is_idle_or_answered_keeps_its_connection_and_its_lanes(
+    broker: Node, new_lanes: Callable[..., Lanes], impatient: float
+) -> None:
+    lanes = new_lanes()
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        with_own_lane(publisher, lanes)
+        pass_time(impatient)
+        end = time.monotonic() + impatient
+        numbers = itertools.count(100)
+        while time.monotonic() < end:
+            flood(publisher, lanes, "acme", range(begin := next(numbers), begin + 1))
+        publisher.flush()
+        assert publisher.stats()["reconnects"] == 0
+        assert is_open(publisher, lanes, "acme")
+    assert int(take(broker, lanes.own_lane_of("acme"))[-1]) == next(numbers) - 1
+
+
+STOPPED = """
+import os, signal, sys
+from fairsched import Lanes, Publisher
+from fairsched.publisher import lane_upkeep
+from fairsched.publisher.transport import PublisherTransport
+
+lane_upkeep._LONGEST_WAIT = 2.0
+lanes = Lanes(sys.argv[2], key="header:tenant", buckets=4)
+emit = PublisherTransport.emit
+
+def stop_and_emit(self, data):
+    if b"late" in bytes(data) and lanes.own_lane_of("acme").encode() in bytes(data):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    emit(self, data)
+
+with Publisher(sys.argv[1], lanes=lanes) as publisher:
+    placement = publisher._client.spreads[lanes.name].placement
+    while not placement.active(0.0):
+        publisher.publish(b"x", lanes.name, headers={"tenant": "acme"}).result()
+    PublisherTransport.emit = stop_and_emit
+    publisher.publish(b"late", lanes.name, headers={"tenant": "acme"}).result()
+    PublisherTransport.emit = emit
+"""
+
+
+def test_a_process_that_was_stopped_believes_no_confirm_of_its_own_lanes(
+    broker: Node, new_lanes: Callable[..., Lanes], impatient: float
+) -> None:
+    """It was stopped before it could send the message, which reached the lane when workers might delete it."""
+    lanes = new_lanes()
+    process = subprocess.Popen([sys.executable, "-c", STOPPED, broker.url, lanes.name])
+    try:
+        eventually(lambda: os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED | os.WNOHANG)[1]))
+        pass_time(impatient)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert b"late" in take(broker, lanes.own_lane_of("acme"))
+    assert b"late" in take(broker, lanes.bucket_of("acme"))
 
 
 KILLED = """

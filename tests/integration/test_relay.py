@@ -12,18 +12,19 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pika
 import pytest
 from click.testing import CliRunner
+from support.blocking import blocked
 from support.rabbitmq import Broker, Node
 from support.relaying import by_tenant, firsts, lasts, moves, publish, running, taken, taken_by_lane, taken_messages
 from support.waiting import eventually
 from support.wiretables import Encoded, field, nested, table
 
-from fairsched import ConfigurationError, Consumer, Lanes, Publisher, PublishFailed, QueueNotFound
+from fairsched import ConfigurationError, Consumer, Lanes, Publisher, QueueNotFound
 from fairsched.cli.group import cli
 from fairsched.lanes import relay as relay_module
 from fairsched.lanes.relay import Relay
@@ -319,23 +320,6 @@ def publish_durably(broker: Broker, queue: str, messages: list[tuple[str, bytes]
     with Publisher(broker.url) as publisher:
         for tenant, body in messages:
             publisher.publish(body, queue, headers={"tenant": tenant})
-
-
-@contextlib.contextmanager
-def blocked(broker: Broker) -> Iterator[None]:
-    """Have the broker block publishers: it looks at its memory only now and then."""
-    with Publisher(broker.url, mandatory=False, confirm_timeout=1.0) as publisher:
-        broker.raise_memory_alarm()
-
-        def is_blocked() -> bool:
-            with contextlib.suppress(PublishFailed):  # it is, or was just then
-                publisher.publish(b"", "nowhere")
-            return publisher._client.io_thread.blocked is not None
-
-        eventually(is_blocked, every=0.05)
-        yield
-        broker.clear_memory_alarm()
-        eventually(lambda: publisher._client.window.unconfirmed == 0)
 
 
 def has_window(relay: Relay) -> bool:

@@ -117,6 +117,7 @@ class IOThread(ConnectionThread):
 
     def _look(self) -> None:
         """Send what an interrupted `publish` left behind, and announce lanes in use."""
+        self._may_go_on()
         self._send()
         self._lanes.look()
 
@@ -194,6 +195,7 @@ class IOThread(ConnectionThread):
         self.window.again(self._longest)
         transport.window = self.window
         transport.confirmed = self._on_progress
+        transport.believed = self._may_go_on
         self._transport = transport
         self._sending = True
         if not self._begun:
@@ -218,12 +220,21 @@ class IOThread(ConnectionThread):
         self._loop.call_later(delay, lambda: self._open_channel(transport))
         self._owner.progressed()
 
+    def _may_go_on(self) -> bool:
+        """Whether the connection may be used; otherwise end it, since own lanes may have been deleted meanwhile."""
+        transport = self._transport
+        if transport is None or self._lanes.may_go_on():
+            return True
+        self._transport = None
+        transport.abandon(ConnectionFailed("messages in lanes of single tenants have waited too long for a confirm"))
+        return False
+
     # Messages ----------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
         """Pass the messages in the window to the connection."""
         transport = self._transport
-        if transport is None or self.blocked is not None:
+        if transport is None or self.blocked is not None or not self._may_go_on():
             return
         while data := self.window.output(_TOGETHER):
             transport.emit(data)

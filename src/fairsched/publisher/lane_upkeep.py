@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed
 from fairsched.lanes.own_lanes import NOTICE
 from fairsched.publisher.lane_opener import LaneOpener
+from fairsched.publisher.overdue import OverdueMessages
 
 if TYPE_CHECKING:
     from fairsched.amqp._publishing import PublishWindow
@@ -23,9 +24,9 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between announcements that a lane is in use, and between attempts to open one.
 _PERIOD = 10.0
-#: Seconds without a connection after which workers may soon delete the own lanes. They do so ten minutes after the last
-#: message, which may have been five minutes old when the connection was lost.
-_LONGEST_ABSENCE = 240.0
+#: Seconds without an answer to a message after which workers may soon delete own lanes. They do so ten minutes after
+#: the last message, which may have been five minutes old when the one without an answer was published.
+_LONGEST_WAIT = 240.0
 
 
 class LaneUpkeep:
@@ -70,8 +71,7 @@ class LaneUpkeep:
         self._opening = 0
         self._when_open: list[Callable[[], object]] = []
         self._next = time.monotonic() + _PERIOD
-        #: When the connection was lost; None: it is there.
-        self._lost_at: float | None = None
+        self._overdue = OverdueMessages()
 
     def compare_layouts(self, done: Callable[[ConfigurationError | None], None]) -> None:
         """Compare the lanes with those of other programs.
@@ -99,9 +99,8 @@ class LaneUpkeep:
         """Take a new channel: all messages are sent again. The connection may be the same."""
         self._wanted.clear()
         self._moves.clear()
-        if self._lost_at is not None and time.monotonic() - self._lost_at > _LONGEST_ABSENCE:
+        if self._are_doubtful():
             self._leave_own_lanes()
-        self._lost_at = None
         self._opener.connected(transport)
         self._try_again()
 
@@ -111,15 +110,40 @@ class LaneUpkeep:
         RabbitMQ confirms and loses a message that reaches a lane at the moment of its deletion.
         """
         for spread in self._spreads:
-            for tenant, lane in spread.placement.active(time.monotonic(), math.inf):
+            for tenant, lane in self._open_lanes(spread):
                 if spread.placement.closed(lane):
                     self._failed[lane] = spread, tenant
         self._window.move_all(lambda place: place[0].lanes.bucket_of(place[1]))
+        self._overdue.forgive(self._window.published)
+
+    def _open_lanes(self, spread: Spread) -> list[tuple[Any, str]]:
+        """Return the tenants that have lanes of their own which messages may go to, with these lanes."""
+        found: list[tuple[Any, str]] = spread.placement.active(time.monotonic(), math.inf)
+        return found
+
+    def _are_doubtful(self) -> bool:
+        """Whether own lanes are open, and a message has waited for so long that workers may delete them."""
+        window = self._window
+        unconfirmed = window.unconfirmed  # read first: a message that is published meanwhile counts as settled
+        published = window.published
+        overdue = self._overdue.look(published, published - unconfirmed, _LONGEST_WAIT)
+        return overdue and any(map(self._open_lanes, self._spreads))
+
+    def may_go_on(self) -> bool:
+        """Whether messages may be sent, and confirms believed; otherwise another connection is needed.
+
+        Without a message on its way, the own lanes are left in place. Messages on their way may have reached a lane
+        while it was deleted, so the broker's confirms of them say nothing: they are published again, to buckets.
+        """
+        if not self._spreads or not self._overdue.is_due() or not self._are_doubtful():
+            return True
+        if self._window.in_flight:
+            return False
+        self._leave_own_lanes()
+        return True
 
     def disconnected(self) -> None:
         """Note that the connection is lost."""
-        if self._lost_at is None:
-            self._lost_at = time.monotonic()
         self._wanted.clear()
         self._moves.clear()
         self._opener.disconnected()

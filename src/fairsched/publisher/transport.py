@@ -17,6 +17,8 @@ class PublisherTransport(Transport):
         Receiver of the confirms of the connection's only channel, once this is in confirm mode.
     confirmed : callable
         Called after confirms were processed.
+    believed : callable
+        Returns whether what the broker sends still counts; otherwise what was read is ignored.
 
     Notes
     -----
@@ -25,10 +27,13 @@ class PublisherTransport(Transport):
 
     window: PublishWindow | None = None
     confirmed: Callable[[], None]
+    believed: Callable[[], bool] = staticmethod(lambda: True)
 
     _found = 0
 
     def _take(self, data_in: bytes) -> None:
+        if not self.believed():
+            return
         self._found = 0
         super()._take(data_in)
         if self._found:
@@ -40,6 +45,13 @@ class PublisherTransport(Transport):
         position, frames = self.window.take_confirms(buffer, start)
         self._found += frames
         return position, True, frames
+
+    def abandon(self, error: Exception) -> None:
+        """End the connection without a handshake, as if it had been lost by this error."""
+        self.window = None
+        transport = self._transport
+        if transport is not None:
+            transport._initiate_abort(error)  # type: ignore[attr-defined]
 
     def emit(self, data: bytes) -> None:
         """Send frames, without copying repeatedly what the socket does not accept at once."""
