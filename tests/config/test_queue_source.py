@@ -49,6 +49,11 @@ def test_a_file_has_the_queues(tmp_path: Path, name: str, text: str) -> None:
         ("queues.json", None, "cannot be read"),
         ("queues.toml", "a = 1", "must have 'queues' and nothing else, got \\['a'\\]"),
         ("queues.toml", "=", "is not valid TOML"),
+        ("queues.json", '{"a": 1, "b": 2, "a": 3}', "names in an object of JSON must differ, got 'a' more than once"),
+        ("queues.json", '{"a": {"weight": 1, "weight": 2}}', "got 'weight' more than once"),
+        ("queues.json", '["b", "a", "a"]', "queues must differ, got 'a' more than once"),
+        ("queues.toml", 'queues = ["a", "b", "b"]', "queues must differ, got 'b' more than once"),
+        ("queues.toml", "[queues]\na = 1\na = 2\n", "is not valid TOML.*Cannot overwrite a value"),
     ],
 )
 def test_a_file_that_is_no_list_of_queues_is_an_error(tmp_path: Path, name: str, text: str | None, rule: str) -> None:

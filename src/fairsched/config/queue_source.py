@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Self
 from fairsched.config.file import parse_toml
 from fairsched.config.queue_pattern import QueuePattern
 from fairsched.config.queues import Queue, as_queues
+from fairsched.config.unique_json import parse_json
 from fairsched.config.weight_rules import WeightRules
 from fairsched.errors import ConfigurationError
 
@@ -170,9 +170,11 @@ def _content(path: Path) -> Any:
             raise ConfigurationError(f"file {path} must have 'queues' and nothing else, got {list(document)}")
         return document["queues"]
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return parse_json(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"file {path} cannot be read: {error.strerror}") from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"file {path}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"file {path} is not valid JSON: {error}") from None
 

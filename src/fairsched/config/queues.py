@@ -13,6 +13,7 @@ from fairsched.config.frozenmapping import FrozenMapping
 from fairsched.config.parameters import check_parameters
 from fairsched.config.pools import PRIORITIES, is_priority
 from fairsched.config.retry import Retry
+from fairsched.config.unique_json import check_distinct
 from fairsched.config.weights import check_weight
 from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
@@ -277,10 +278,8 @@ def as_queues(queues: object) -> dict[str, Queue]:
         found = [one if isinstance(one, Queue) else Queue(one) for one in queues]
     if not found:
         raise ConfigurationError("at least one queue is needed, got none")
-    named = {one.name: one for one in found}
-    if len(named) != len(found):
-        raise ConfigurationError(f"queues must differ, got {[one.name for one in found]!r}")
-    return named
+    check_distinct([one.name for one in found], "queues")
+    return {one.name: one for one in found}
 
 
 def _named(name: Any, value: Any) -> Queue:

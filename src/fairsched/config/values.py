@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import threading
@@ -19,6 +18,7 @@ from fairsched.config.pools import Pool, as_pools
 from fairsched.config.queues import Queue
 from fairsched.config.retry import Retry
 from fairsched.config.tenants import as_tenants
+from fairsched.config.unique_json import check_distinct, parse_json
 from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.scheduling.bands import LAST_BAND
@@ -110,13 +110,12 @@ def _whole(value: Any, least: int = 1, most: float = math.inf) -> int:
 def _text_table(text: str) -> Any:
     """Read "gold=40,free=4", "gold,free", or JSON for names in which , or = occur."""
     if text.lstrip()[:1] in ("{", "["):
-        return json.loads(text)
+        return parse_json(text)
     parts = [part.strip() for part in text.split(",")]
     if any("=" in part for part in parts):
         pairs = [part.rpartition("=") for part in parts]
         table = {name.strip(): number.strip() for name, _, number in pairs}
-        if len(table) < len(pairs):  # the same name twice
-            raise ValueError
+        check_distinct([name.strip() for name, _, _ in pairs], "names")
         return table
     return parts
 
@@ -164,7 +163,7 @@ def _workers(value: Any) -> int | tuple[Pool, ...]:
 def _text_pools(text: str) -> Any:
     """Read "SIZE:PRIORITY,...", where a priority of 0 may be left out, or JSON."""
     if text.lstrip()[:1] in ("{", "["):
-        return json.loads(text)
+        return parse_json(text)
     pairs = [part.partition(":") for part in text.split(",")]
     return [Pool(_whole(size), priority=int(priority) if colon else 0) for size, colon, priority in pairs]
 

@@ -51,7 +51,7 @@ class PublisherTransport(Transport):
         self.window = None
         transport = self._transport
         if transport is not None:
-            transport._initiate_abort(error)  # type: ignore[attr-defined]
+            transport._initiate_abort(error)
 
     def emit(self, data: bytes) -> None:
         """Send frames, without copying repeatedly what the socket does not accept at once."""

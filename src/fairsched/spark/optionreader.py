@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from urllib.parse import quote
 from fairsched.amqp.fieldtables import write_table
 from fairsched.amqp.urls import check_urls
 from fairsched.config.durations import parse_duration
+from fairsched.config.unique_json import parse_json
 from fairsched.errors import ConfigurationError
 from fairsched.scheduling._arrays import AMOUNT_MAX
 from fairsched.spark.broker import Broker
@@ -34,7 +34,9 @@ T = TypeVar("T")
 def as_json(text: str, name: str, shape: str) -> Any:
     """Parse the JSON of an option; `shape` describes the allowed form."""
     try:
-        return json.loads(text)
+        return parse_json(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"option {name}: {error}") from None
     except ValueError:
         raise ConfigurationError(f"option {name} must be {shape}, got {text!r}") from None
 

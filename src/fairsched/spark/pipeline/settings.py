@@ -14,6 +14,7 @@ from fairsched.config.consumer_options import URL_VARIABLES, default_url
 from fairsched.config.durations import parse_duration
 from fairsched.config.file import parse_toml
 from fairsched.config.frozenmapping import FrozenMapping
+from fairsched.config.unique_json import parse_json
 from fairsched.config.values import quoting
 from fairsched.errors import ConfigurationError
 from fairsched.spark.sink.options import sink_options
@@ -208,7 +209,9 @@ def _parsed(queues: Any) -> Any:
     if not queues.lstrip().startswith("{"):
         return [name.strip() for name in queues.split(",") if name.strip()]
     try:
-        return json.loads(queues)
+        return parse_json(queues)
+    except ConfigurationError:
+        raise
     except ValueError:
         return queues
 
