@@ -5,15 +5,17 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pika.spec import Basic, BasicProperties
 
 from fairsched.amqp._ackledger import AckLedger
+from fairsched.config.queues import Queue
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
 from fairsched.consumer.batching.batches import MessageBatch
+from fairsched.consumer.explanation import check_consumed
 from fairsched.consumer.handling.around import around_coroutine, around_plain, around_thread
 from fairsched.consumer.handling.failures import FailurePolicy, call_async
 from fairsched.consumer.handling.handler_thread import HandlerThread
@@ -25,6 +27,7 @@ from fairsched.delivery._delivery import Message
 from fairsched.delivery._messagesource import call
 from fairsched.delivery._settling import ask_about, settle_failed
 from fairsched.delivery.handlers import check_plain, is_coroutine_handler
+from fairsched.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from fairsched.config.retry import Retry
@@ -115,6 +118,9 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Messages whose copies wait for another attempt, with the delay in seconds.
     dead_letters : list of Message
         Copies in a dead-letter queue: ``queue`` is its name, and ``headers["x-exception"]`` the reason.
+    queues : dict of str to Queue
+        The queues that are consumed: at first ``"test"``; then those that messages were put into or that were added,
+        without those that were removed.
 
     Raises
     ------
@@ -157,10 +163,16 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         self.dead_letters: list[Message] = []
         self._returning: list[tuple[Message, bytes]] = []
         self._counters = Counters()
-        self._rules: dict[str, Retry] = {}
+        self._retries = _KeptCopies(self._settings.retries, self._on_copy)
         self._failures = FailurePolicy(
-            self._settings.options.on_error, self._counters, _KeptCopies(self._rules, self._on_copy)
+            self._settings.options.on_error, self._counters, self._retries, policies=self._settings.policies
         )
+        #: Of the plain handlers that run now, if a time limit was set when they began; and whether some run.
+        self._limited: TimeLimits | None = None
+        self._running = False
+        #: Time limits of coroutines, by queue.
+        self._seconds = dict(self._settings.time_limits)
+        self._removed: set[str] = set()
         self._messages: dict[int, Message] = {}
         self._waiting: deque[Message] = deque()
 
@@ -201,13 +213,91 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         ------
         TypeError
             If the body is not bytes, as it always is in messages from a broker.
+        ConfigurationError
+            If the queue was removed: a consumer would not get the message.
         """
         if not isinstance(body, bytes):
             raise TypeError(f"body must be bytes, got {body!r}")
+        if queue in self._removed:
+            raise ConfigurationError(f"queue {queue!r} was removed, so no message can come from it; add it first")
+        if queue not in self._settings.queues:
+            self._use(self._settings.with_queues({queue: Queue(queue)}))
         key = queue if routing_key is None else routing_key
         made = self._make(body, queue, BasicProperties(headers=headers, **properties), redelivered, exchange, key)
         self._waiting.append(made)
         return made
+
+    @property
+    def queues(self) -> dict[str, Queue]:
+        """The queues that are consumed."""
+        return dict(self._settings.queues)
+
+    def add_queue(self, queue: str | Queue) -> None:
+        """Consume another queue, as `Consumer.add_queue` does; `on_error`, `retry` and `time_limit` are its own.
+
+        Parameters
+        ----------
+        queue : str or Queue
+            Its name, or how to consume it.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue is consumed already with other options, or an option does not go with those of the consumer.
+
+        Notes
+        -----
+        O(number of queues). May be called by a handler.
+        """
+        added = queue if isinstance(queue, Queue) else Queue(queue)
+        known = self._settings.queues.get(added.name)
+        if known is None:
+            self._use(self._settings.with_queues({added.name: added}))
+            self._removed.discard(added.name)
+        elif known != added:
+            raise ConfigurationError(
+                f"queue {added.name!r} is consumed already, with other options; remove it first, got {added!r}"
+            )
+
+    def remove_queue(self, queue: str) -> None:
+        """Stop consuming a queue, as `Consumer.remove_queue` does: messages that were not handled are requeued.
+
+        Parameters
+        ----------
+        queue : str
+            The queue's name.
+
+        Raises
+        ------
+        ConfigurationError
+            If the queue is not consumed.
+
+        Notes
+        -----
+        Returns at once, and unsettled messages that a handler got can still be settled. O(number of queues and
+        messages). May be called by a handler.
+        """
+        check_consumed(queue, self._settings)
+        self._use(self._settings.without_queues([queue]))
+        self._removed.add(queue)
+        left = [message for message in self._waiting if message.queue == queue]
+        self._waiting = deque(message for message in self._waiting if message.queue != queue)
+        for message in left:
+            message.put_back()
+
+    def _use(self, settings: ConsumerSettings) -> None:
+        """Use settings with other queues."""
+        if settings.time_limits and self._running and self._limited is None:
+            raise ConfigurationError(
+                "time_limit of a queue needs a run that began with one; give the consumer the option time_limit"
+            )
+        self._seconds.clear()
+        self._seconds.update(settings.time_limits)
+        self._settings = settings
+        self._retries.take(settings.retries)
+        self._failures.take(settings.policies, self._retries)
+        if self._limited is not None:
+            self._limited.take(settings.time_limits)
 
     def return_waiting(self) -> list[Message]:
         """End the delay of all waiting copies: they are added, to be handled by the next `run`.
@@ -215,11 +305,13 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Returns
         -------
         list of Message
-            The copies, as handlers get them, with the headers that count attempts.
+            The copies, as handlers get them, with the headers that count attempts. Those of queues that were removed
+            stay in these, and are not among them.
         """
         copies = [
             self._make(message.body, message.queue, properties, False, "", message.queue)
             for message, properties in self._returning
+            if message.queue not in self._removed
         ]
         self._returning.clear()
         self.waiting.clear()
@@ -232,11 +324,6 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         channel = self.channels.get(queue)
         if channel is None:
             channel = self.channels[queue] = FakeChannel(queue, self._on_failure, self._settings.decode)
-            options = self._settings.options
-            if options.retry is not None:
-                self._rules[queue] = options.retry
-            if options.time_limit is not None:
-                self._settings.time_limits[queue] = options.time_limit
         tag = len(self._messages) + 1
         method = Basic.Deliver("fake", tag, redelivered, exchange, key)
         message = self._messages[tag] = Message(body, tag, redelivered, method, properties, channel)
@@ -255,32 +342,40 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
     def run(self, handler: Callable[[Message], object]) -> None:
         """Call a plain handler for all messages that were put in, as `Consumer.run` does, and return."""
         check_plain(handler, "handler")
-        limits = self._limits()
-        handler = around_plain(self._settings, handler, limits)
-        with limits or nullcontext():
+        with self._limiting() as limits:
+            handler = around_plain(self._settings, handler, limits)
             for message in self:
                 call(handler, message)
 
     async def run_async(self, handler: Callable[[Message], object]) -> None:
         """Call a handler for all messages that were put in, one at a time, as `aio.Consumer.run` does, and return."""
         awaited = is_coroutine_handler(handler)
-        limits = None if awaited else self._limits()
-        thread = None
-        calls: Any = handler
-        if not awaited:
-            calls = thread = HandlerThread(around_thread(self._settings, handler, limits), "fairsched-worker-0")
-        try:
-            calls = around_coroutine(self._settings, calls, self._counters, threaded=not awaited)
-            with limits or nullcontext():
+        with nullcontext() if awaited else self._limiting() as limits:
+            thread = None
+            calls: Any = handler
+            if not awaited:
+                calls = thread = HandlerThread(around_thread(self._settings, handler, limits), "fairsched-worker-0")
+            try:
+                calls = around_coroutine(
+                    self._settings, calls, self._counters, threaded=not awaited, seconds=self._seconds
+                )
                 for message in self:
                     await call_async(calls, message)
-        finally:
-            if thread is not None:
-                thread.leave()
+            finally:
+                if thread is not None:
+                    thread.leave()
 
-    def _limits(self) -> TimeLimits | None:
+    @contextmanager
+    def _limiting(self) -> Iterator[TimeLimits | None]:
+        """Limit the time of handlers."""
         limits = self._settings.time_limits
-        return TimeLimits(limits, self._counters) if limits else None
+        self._limited = TimeLimits(limits, self._counters) if limits else None
+        self._running = True
+        try:
+            with self._limited or nullcontext():
+                yield self._limited
+        finally:
+            self._limited, self._running = None, False
 
     def __iter__(self) -> Iterator[Message]:
         """Yield the messages that were put in; the caller settles each, or uses it in a ``with``."""

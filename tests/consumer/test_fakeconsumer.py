@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fairsched import ConfigurationError, Message, Retry, UndecodableBody
+from fairsched import ConfigurationError, Message, Queue, Retry, UndecodableBody
 from fairsched.testing import FakeConsumer
 
 RETRY = Retry(3, backoff=(1, 60), jitter=False)
@@ -195,3 +195,121 @@ def test_a_time_limit_leaves_the_interpreter_as_it_was() -> None:
     """An exception that is taken back has CPython before 3.13 look for it forever: no traced function begins then."""
     command = [sys.executable, "-c", AFTER_A_TIME_LIMIT]
     assert subprocess.run(command, timeout=60, check=True, capture_output=True, text=True).stdout == "began\n"
+
+
+# Queues that come and go ----------------------------------------------------------------------------------------------
+
+
+def test_queues_are_those_that_were_added_or_have_messages() -> None:
+    consumer = FakeConsumer()
+    assert [*consumer.queues] == ["test"]
+    consumer.add_queue("a")
+    consumer.add_queue(Queue("b", weight=3))
+    consumer.put(b"1", queue="c")
+    assert consumer.queues == {"test": Queue("test"), "a": Queue("a"), "b": Queue("b", weight=3), "c": Queue("c")}
+    consumer.add_queue("c")  # as it is
+    consumer.remove_queue("test")
+    assert [*consumer.queues] == ["a", "b", "c"]
+
+
+def test_a_handler_adds_a_queue_with_options_of_its_own() -> None:
+    consumer = FakeConsumer()
+    consumer.put(b"tenant")
+
+    def handler(message: Message) -> None:
+        if message.queue == "test":
+            consumer.add_queue(Queue("tenant", on_error="reject"))
+            consumer.add_queue(Queue("retried", retry=RETRY))
+        else:
+            fail(message)
+
+    consumer.run(handler)
+    rejected, retried = consumer.put(b"1", queue="tenant"), consumer.put(b"2", queue="retried")
+    consumer.run(handler)
+    assert consumer.rejected == [rejected]
+    assert consumer.waiting == [(retried, 1.0)]
+
+
+@pytest.mark.parametrize("again", [Queue("a", weight=2), Queue("a", on_error="reject")])
+def test_a_queue_with_other_options_is_refused(again: Queue) -> None:
+    consumer = FakeConsumer()
+    consumer.add_queue("a")
+    with pytest.raises(ConfigurationError, match="queue 'a' is consumed already, with other options"):
+        consumer.add_queue(again)
+    consumer.remove_queue("a")
+    consumer.add_queue(again)
+    assert consumer.queues["a"] == again
+
+
+def test_what_was_not_handled_returns_to_a_removed_queue() -> None:
+    consumer = FakeConsumer(retry=RETRY)
+    in_hand, buffered, other = consumer.put(b"1", queue="a"), consumer.put(b"2", queue="a"), consumer.put(b"3")
+    handled = []
+
+    def handler(message: Message) -> None:
+        handled.append(message)
+        if message is in_hand:
+            consumer.remove_queue("a")
+            assert consumer.requeued == [buffered]
+
+    consumer.run(handler)
+    assert handled == [in_hand, other]
+    assert {*consumer.acked} == {in_hand, other}
+    with pytest.raises(ConfigurationError, match="queue 'a' was removed, so no message can come from it"):
+        consumer.put(b"4", queue="a")
+    with pytest.raises(ConfigurationError, match="queue 'a' is not consumed"):
+        consumer.remove_queue("a")
+    consumer.add_queue("a")
+    again = consumer.put(b"2", queue="a", redelivered=True)
+    consumer.run(handler)
+    assert again in consumer.acked
+
+
+def test_copies_stay_in_a_queue_that_was_removed_meanwhile() -> None:
+    consumer = FakeConsumer(retry=RETRY)
+    consumer.put(b"1", queue="a")
+    consumer.put(b"2")
+    consumer.run(fail)
+    consumer.remove_queue("a")
+    assert [copy.queue for copy in consumer.return_waiting()] == ["test"]
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_an_added_queue_may_have_a_time_limit(awaited: bool) -> None:
+    consumer = FakeConsumer(time_limit=60.0)
+    consumer.put(b"1")
+    consumer.add_queue(Queue("short", time_limit=0.05, on_error="reject"))
+    late = consumer.put(b"2", queue="short")
+
+    def plain(message: Message) -> None:
+        if message is late:
+            while True:
+                threading.Event().wait(0.01)
+
+    async def coroutine(message: Message) -> None:
+        if message is late:
+            await asyncio.sleep(60)
+
+    if awaited:
+        asyncio.run(consumer.run_async(coroutine))
+    else:
+        consumer.run(plain)
+    [(message, error)] = consumer.errors
+    assert message is late
+    assert isinstance(error, TimeoutError)
+    assert consumer.rejected == [late]
+
+
+def test_a_time_limit_needs_a_run_that_began_with_one() -> None:
+    consumer = FakeConsumer()
+    consumer.put(b"1")
+    refused = []
+
+    def handler(_message: Message) -> None:
+        with pytest.raises(ConfigurationError, match="time_limit of a queue needs a run that began with one") as error:
+            consumer.add_queue(Queue("short", time_limit=1.0))
+        refused.append(error)
+        assert [*consumer.queues] == ["test"]
+
+    consumer.run(handler)
+    assert len(refused) == 1
