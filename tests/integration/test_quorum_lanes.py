@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pika
 import pytest
 from support.rabbitmq import Node
-from support.relaying import by_tenant, publish, running, taken_by_lane
+from support.relaying import by_tenant, firsts, publish, running, taken_by_lane
 from support.waiting import eventually
 
 from fairsched import Consumer, Lanes, Publisher
@@ -152,18 +153,20 @@ def test_the_relay_fills_them_in_order(broker: Node, new_queue: Callable[..., st
     assert found == expected
 
 
-def test_relays_of_a_quorum_queue_take_turns_if_it_has_a_single_active_consumer(
-    broker: Node, new_queue: Callable[..., str]
+@pytest.mark.parametrize("arguments", [{}, {"x-single-active-consumer": True}], ids=["plain", "single active"])
+def test_relays_of_a_quorum_queue_take_turns(
+    broker: Node, new_queue: Callable[..., str], arguments: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Quorum queues ignore that a consumer is exclusive."""
-    name = new_queue("ingress", arguments={**QUORUM, "x-single-active-consumer": True})
+    caplog.set_level(logging.INFO, "fairsched")
+    name = new_queue("ingress", arguments={**QUORUM, **arguments})
     lanes = Lanes(name, key="header:tenant", buckets=2, ordered=True, arguments=QUORUM)
     first, second = Relay(broker.url, lanes, window=100), Relay(broker.url, lanes, window=100)
     with contextlib.ExitStack() as ending:
         ending.enter_context(running(first))
         eventually(lambda: first.state.ready)
         with running(second):
-            eventually(lambda: second.state.ready)
+            eventually(lambda: f"another relay moves the messages of queue {name!r}: standing by" in caplog.text)
             publish(broker, name, [("a", f"a:{number}".encode()) for number in range(5000)])
             eventually(lambda: first.stats()["moved"] > 500)
             assert second.stats()["moved"] == 0
@@ -171,3 +174,24 @@ def test_relays_of_a_quorum_queue_take_turns_if_it_has_a_single_active_consumer(
             eventually(lambda: first.stats()["moved"] + second.stats()["moved"] >= 5000)
     found = taken_by_lane(broker, lanes)
     assert [numbers for bodies in found.values() for numbers in by_tenant(bodies).values()] == [[*range(5000)]]
+
+
+def test_one_relay_of_a_quorum_queue_goes_on_when_all_connections_are_lost(
+    broker: Node, new_queue: Callable[..., str]
+) -> None:
+    name = new_queue("ingress", arguments=QUORUM)
+    lanes = Lanes(name, key="header:tenant", buckets=2, ordered=True, arguments=QUORUM)
+    relays = [Relay(broker.url, lanes, window=100) for _ in range(2)]
+    with running(relays[0]), running(relays[1]):
+        eventually(lambda: any(relay.state.ready for relay in relays))
+        for begin in range(0, 1500, 500):
+            publish(broker, name, [("a", f"a:{number}".encode()) for number in range(begin, begin + 500)])
+            eventually(lambda end=begin + 500: moved(relays) >= end)
+            broker.close_connections()
+        eventually(lambda: sum(relay.state.consuming[name] for relay in relays) == 1)
+    [numbers] = [numbers for bodies in taken_by_lane(broker, lanes).values() for numbers in by_tenant(bodies).values()]
+    assert firsts(numbers) == [*range(1500)]
+
+
+def moved(relays: list[Relay]) -> int:
+    return sum(relay.stats()["moved"] for relay in relays)

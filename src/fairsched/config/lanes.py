@@ -174,6 +174,11 @@ class Lanes:
         return f"{self.name}.layout"
 
     @property
+    def relay_lock(self) -> str:
+        """Name of the exclusive queue that the one relay of ordered lanes has."""
+        return f"{self.name}.relay"
+
+    @property
     def bucket_names(self) -> list[str]:
         """Names of the buckets."""
         return [f"{self.name}.bucket.{number}" for number in range(self.buckets)]

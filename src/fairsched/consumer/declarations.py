@@ -27,6 +27,14 @@ _log = logging.getLogger(__name__)
 Done = Callable[[BaseException | None], None]
 
 
+#: The broker's reply for a queue that is exclusive to another connection.
+_LOCKED = 405
+
+
+class QueueLocked(ConnectionFailed):
+    """A queue that is to be exclusive to this connection is another connection's."""
+
+
 @dataclass(frozen=True)
 class Declaration:
     """A queue that is wanted.
@@ -43,6 +51,8 @@ class Declaration:
         Whether one that exists will do, whatever its properties are.
     durable : bool
         Whether it outlives the broker.
+    exclusive : bool
+        Whether it is for this connection alone, and goes with it.
     bindings : sequence of tuple
         Exchange, routing key and arguments of each.
     """
@@ -52,7 +62,14 @@ class Declaration:
     arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
     if_missing: bool = False
     durable: bool = True
+    exclusive: bool = False
     bindings: Sequence[tuple[str, str, Mapping[str, Any]]] = ()
+
+
+def lock(name: str) -> Declaration:
+    """Return what declares a queue by which one connection at a time has a right, until it ends."""
+    arguments = {"x-queue-type": "classic"}  # others cannot be exclusive, and may be the default
+    return Declaration(name, f"queue {name!r} is to be declared", arguments, durable=False, exclusive=True)
 
 
 @dataclass(frozen=True)
@@ -181,6 +198,7 @@ class Declarations:
             channel.queue_declare(
                 wanted.queue,
                 durable=wanted.durable,
+                exclusive=wanted.exclusive,
                 arguments=dict(wanted.arguments),
                 callback=lambda _frame: self._bind(channel, list(wanted.bindings)),
             )
@@ -226,4 +244,6 @@ class Declarations:
             self._missing = self._opening = True
             transport.channel(on_open_callback=self._on_open)
         else:
-            self._answered(ConfigurationError(f"{wanted.purpose}, which the broker refused: {text}"))
+            locked = wanted.exclusive and getattr(reason, "reply_code", None) == _LOCKED
+            kind = QueueLocked if locked else ConfigurationError
+            self._answered(kind(f"{wanted.purpose}, which the broker refused: {text}"))

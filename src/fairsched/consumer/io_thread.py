@@ -17,7 +17,7 @@ from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.channels import ConsumerChannels, Parts
 from fairsched.consumer.connections import Connections, QueueConnection
 from fairsched.consumer.consumer_counts import ConsumerCounts
-from fairsched.consumer.declarations import Declaration, LayoutDeclaration, wanted_queues
+from fairsched.consumer.declarations import Declaration, LayoutDeclaration, QueueLocked, lock, wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import first_declarations
@@ -51,6 +51,8 @@ FORKED = (
 
 #: For this part of the time of a close, the broker's answers to settlements are awaited.
 _AWAITING_PART = 0.6
+#: Seconds until a connection without the right to consume asks for it again.
+_LOCK_PERIOD = 1.0
 #: Longest time that a worker gives way to the I/O thread, in seconds.
 _COURTESY = 0.001
 
@@ -442,6 +444,7 @@ class IOThread(ConnectionThread):
         wanted = set(names)
         retries = {name: self._settings.retries[name] for name in names if name in self._settings.retries}
         declared: list[Declaration | LayoutDeclaration] = [
+            *([] if self._settings.lock is None else [lock(self._settings.lock)]),
             *(LayoutDeclaration(lanes) for lanes in self._settings.lanes if not wanted.isdisjoint(lanes.bucket_names)),
             *wanted_queues({name: self._settings.queues[name] for name in names}),
             *first_declarations(retries),
@@ -458,12 +461,30 @@ class IOThread(ConnectionThread):
         """Consume, when what was to be declared is; the first time, a refusal is an error."""
         if one.transport is not transport:
             return
+        if isinstance(error, QueueLocked):
+            self._on_locked(one, transport, names, error)
+            return
         if error is not None and not self._startup.done:
             self._fail(ConfigurationError(f"{error} ({one.connection.address})"))
             return
         if error is not None:
             _log.error("%s; consuming anyway", error)
         self.channels.open_all(transport, names)
+
+    def _on_locked(
+        self, one: QueueConnection, transport: Transport, names: Collection[str], error: QueueLocked
+    ) -> None:
+        """Consume when the other connection has ended; the first time, this is for the owner to decide."""
+        if not self._startup.done:
+            self._fail(error)
+            return
+
+        def again() -> None:
+            if one.transport is transport and not self._stopping:
+                self._consume(one, names)
+
+        _log.debug("%s; trying again in %g s", error, _LOCK_PERIOD)
+        self._loop.call_later(_LOCK_PERIOD, again)
 
     def _on_refused(self, one: QueueConnection, error: FairschedError) -> None:
         """Refuse the queues for which one more connection was to be opened; end, if some were consumed before."""

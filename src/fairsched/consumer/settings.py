@@ -171,6 +171,8 @@ class ConsumerSettings:
             _windows(options.prefetch, {}, {"": 1}, {"": 1.0}, self.workers)
         self.windows = self._windows(options.prefetch) if self.queues else {}
         _refuse_second_consumers(options.max_buffer_bytes, self.queues)
+        #: Queue that the connection must have for itself before anything is consumed; None: there is no such queue.
+        self.lock: str | None = None
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)

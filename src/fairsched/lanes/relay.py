@@ -28,6 +28,7 @@ from fairsched.amqp.session import Session
 from fairsched.amqp.urls import check_urls
 from fairsched.config.queues import Queue, thawed
 from fairsched.consumer.consumer import Consumer
+from fairsched.consumer.declarations import QueueLocked
 from fairsched.consumer.keys import key_function
 from fairsched.consumer.state import ConsumerState
 from fairsched.delivery._settling import settle_all
@@ -297,7 +298,7 @@ class Relay:
         return declare
 
     def _new_consumer(self) -> Consumer:
-        return Consumer(
+        consumer = Consumer(
             self.urls,
             [self._queue],
             # With a limit the window changes, and each window takes another consumer: an exclusive one cannot have it.
@@ -305,17 +306,20 @@ class Relay:
             shutdown_timeout=self._shutdown_timeout,
             connect_timeout=self._connect_timeout,
         )
+        if self.lanes.ordered:  # quorum queues ignore that a consumer is exclusive
+            consumer._client.settings.lock = self.lanes.relay_lock
+        return consumer
 
     @contextlib.contextmanager
     def _consuming(self) -> Iterator[Consumer]:
-        """Consume the ingress queue; while another relay is its exclusive consumer, stand by."""
+        """Consume the ingress queue; while another relay does, and keeps the order, stand by."""
         waited = False
         while True:
             consumer = self.consumer
             try:
                 consumer.__enter__()
             except ConnectionFailed as error:
-                if not self.lanes.ordered or _EXCLUSIVE not in str(error):
+                if not isinstance(error, QueueLocked) and not (self.lanes.ordered and _EXCLUSIVE in str(error)):
                     raise
                 if not waited:
                     waited = True
