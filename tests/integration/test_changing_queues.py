@@ -36,6 +36,7 @@ from fairsched import (
     ShutDown,
     aio,
 )  # fmt: skip
+from fairsched.consumer import queue_changes
 
 _numbers = itertools.count()
 
@@ -374,6 +375,33 @@ class TestLostConnections:
             eventually(lambda: consumer.state.consuming == {first: True})
             assert (message.ack(), consumer.state.buffered) == (False, 0)
             eventually(ready(broker, second, 10))
+
+    @pytest.mark.parametrize("in_hand", [False, True])
+    def test_a_removal_on_a_link_without_an_end(
+        self, broker: Node, new_queue: Declare, in_hand: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Heartbeats fail after minutes only. The queue can be added again when they have."""
+        monkeypatch.setattr(queue_changes, "ANSWER_TIMEOUT", 1.0)
+        first, second = new_queue(), new_queue()
+        broker.publish(second, numbered(10))
+        with (
+            Proxy(broker.port) as proxy,
+            Consumer(behind(proxy, broker.url), [first, second], shutdown_timeout=2) as consumer,
+        ):
+            message = consumer.get(timeout=30)
+            proxy.silence()
+            if not in_hand:
+                message.ack()
+            began = time.monotonic()
+            consumer.remove_queue(second)
+            assert time.monotonic() - began < 10
+            assert [*consumer.state.consuming] == [first]
+            assert consumer.state.buffered == consumer.state.in_hand == 0
+            assert not in_hand or not message.ack()
+            proxy.cut()
+            eventually(ready(broker, second, 10))
+            consumer.add_queue(second)
+            assert {bytes(found.body) for found in taken(consumer, 10)} == {*numbered(10)}
 
     @pytest.mark.parametrize("seed", range(4))
     def test_cuts_in_the_midst_of_changes(self, broker: Node, new_queue: Declare, seed: int) -> None:

@@ -356,6 +356,10 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         for more. An exception that interrupts the call, such as KeyboardInterrupt, leaves the removal under way, or not
         begun.
 
+        If the broker does not answer, as on a link whose end was not noticed yet, the method returns `shutdown_timeout`
+        and five seconds after the call at the latest; unsettled messages return to the queue when the connection ends.
+        Only a queue with a single active consumer, whose messages in hand must be settled first, has no such limit.
+
         Safe from any thread and from handlers; O(number of queues and buffered messages).
         """
         self._client.remove_queue(queue)

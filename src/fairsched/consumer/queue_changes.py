@@ -30,6 +30,9 @@ AT_ONCE = 64
 #: How often additions that take too long are looked for, in seconds.
 EXPIRY_PERIOD = 0.25
 
+#: Seconds for the broker to answer that the channel of a removed queue is closed.
+ANSWER_TIMEOUT = 5.0
+
 #: Called once, when a queue is consumed or removed: with None, or with the error.
 Done = Callable[[BaseException | None], None]
 
@@ -91,7 +94,8 @@ class QueueChanges:
 
     Removing: (1) its consumer is cancelled; (2) its buffered messages are returned; (3) messages in hand are settled,
     within `shutdown_timeout`; (4) the broker answers, so it has heard of the settlements; (5) the channel is closed,
-    which returns the rest; (6) the queue is forgotten. A lost channel or connection leads to (6) at once.
+    which returns the rest; (6) the queue is forgotten. A lost channel or connection leads to (6) at once, and so does a
+    broker that does not answer (5) within `ANSWER_TIMEOUT`: on a link without an end, heartbeats fail much later.
 
     For the I/O thread alone. O(queues that are changing) a flush.
     """
@@ -321,8 +325,27 @@ class QueueChanges:
             self._close(name, leaving)
 
     def _close(self, name: str, leaving: _Leaving) -> None:
-        if self._leaving.get(name) is leaving and not (leaving.channel and leaving.channel.close()):
+        if self._leaving.get(name) is not leaving:
+            return
+        if leaving.channel and leaving.channel.close():
+            self._loop.call_later(ANSWER_TIMEOUT, lambda: self._give_up(name, leaving))
+        else:
             self._finish([name])
+
+    def _give_up(self, name: str, leaving: _Leaving) -> None:
+        """Forget a queue whose channel the broker has not closed; what it still sends on that channel is dropped.
+
+        The broker takes back what is unsettled when it has closed the channel, or when the connection ends.
+        """
+        if self._leaving.get(name) is not leaving or name in self._gone:
+            return
+        assert leaving.channel is not None
+        _log.warning(
+            "the broker has not closed the channel of queue %r, which was removed, within %g s; not waiting any longer",
+            name, ANSWER_TIMEOUT,
+        )  # fmt: skip
+        leaving.channel.abandon()
+        self._finish([name])
 
     def _expire_leaving(self, name: str, leaving: _Leaving) -> None:
         """Close a channel although messages of it are in hand."""
