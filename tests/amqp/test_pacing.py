@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairsched.amqp.ioloop import Loop
-from fairsched.amqp.pacing import BUSY, MANY, Pace, PacedPoll, use_poll
+from fairsched.amqp.polling.ioloop import Loop
+from fairsched.amqp.polling.pacing import BUSY, MANY, Pace, PacedPoll, use_poll
 
 pytestmark = pytest.mark.skipif("not hasattr(__import__('select'), 'epoll')", reason="paces where there is an epoll")
 
