@@ -24,6 +24,7 @@ from fairsched.amqp.session import Session
 from fairsched.amqp.urls import check_urls
 from fairsched.delivery._delivery import Message
 from fairsched.errors import ConfigurationError, ConnectionFailed, MessageReturned, PublishFailed, RequestRefused
+from fairsched.lanes.ingress import is_stream
 from fairsched.lanes.moved_properties import MovedProperties
 from fairsched.publisher.publisher import Publisher
 from fairsched.sweeping.origin import without_death
@@ -190,7 +191,9 @@ class Sweep:
         return session
 
     def _look(self, session: Session) -> None:
-        """Count the messages; check that the queues exist."""
+        """Count the messages; check that the queues exist, and that messages can be taken out."""
+        if is_stream(session, self.queue):
+            raise ConfigurationError(f"queue {self.queue!r} is a stream, whose messages cannot be taken out")
         self.total = self._ready_in(session, self.queue)
         self._most_held = min(max(_HELD, self.total // _MOST_CHANNELS), _LARGEST_WINDOW - _WINDOW)
         if self._target is not None:
@@ -257,9 +260,6 @@ class Sweep:
         self.seen += 1
         self._came = time.monotonic()
         message = Message(body, tag, bool(redelivered), method, header, _Origin(self.queue))
-        if self.seen == 1 and message.in_stream:
-            self._error = ConfigurationError(f"queue {self.queue!r} is a stream, whose messages cannot be taken out")
-            return
         if not all(condition(message) for condition in self._conditions):
             self._hold(holder, message)
             return
