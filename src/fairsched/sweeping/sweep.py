@@ -299,11 +299,9 @@ class Sweep:
             copied = Message(body, message.delivery_tag, message.redelivered, b"", kept, _Origin(self.queue))
         else:
             copied = message
-        outgoing = ("", target, self._properties.of(copied, body), body, True, None)
+        properties = self._properties.of(copied, body)
         try:
-            found = self._publisher._client.window.put(*outgoing)
-            if found is None:
-                found = self._publisher._put_in_turn(outgoing)
+            found = self._publisher._put(("", target, properties, body, True, None))
         except ValueError as error:
             self._refuse(holder, error)
         except PublishFailed as error:
