@@ -19,7 +19,7 @@ from fairsched.lanes.layout import disagreement, layout_request
 if TYPE_CHECKING:
     from pika.channel import Channel
 
-    from fairsched.amqp.ioloop import Loop
+    from fairsched.amqp.polling.ioloop import Loop
     from fairsched.amqp.transport import Transport
 
 #: The channel, after the one of the messages.
