@@ -36,7 +36,7 @@ from fairsched import (
     ShutDown,
     aio,
 )  # fmt: skip
-from fairsched.consumer import queue_changes
+from fairsched.consumer.changing import queue_changes
 
 _numbers = itertools.count()
 
