@@ -74,6 +74,7 @@ class PublishWindow:
         mandatory: bool,
         tenant: object = None,
         in_turn: bool = False,
+        callback: Callable[[Any], object] | None = None,
     ) -> Any: ...
     def put_many(
         self,
