@@ -97,8 +97,9 @@ class ReplyConsumer:
         self._leave()
         self._channel = None
         if refused:
-            self._calls.refusal = RequestRefused(f"calls need direct reply-to: {why}")
-            self._calls.lost(f"{why}; calls need direct reply-to", unconfirmed=True)
+            refusal = f"calls need direct reply-to: {why}"
+            self._calls.refusal = RequestRefused(refusal)
+            self._calls.lost(refusal, unconfirmed=True)
         else:
             self._calls.lost(f"{why}; the broker had accepted the request, whose reply address is gone")
         return refused
