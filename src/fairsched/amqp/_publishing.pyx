@@ -1530,6 +1530,38 @@ cdef class PublishWindow:
                 old, found.problem = found.problem, problem
         return found is not None
 
+    def returned_with(self, callback, problem):
+        """returned_with($self, callback, problem)
+        --
+
+        Handle the return of a message that was put with a done callback, which identifies it.
+
+        Parameters
+        ----------
+        callback : callable
+            The argument of `put`.
+        problem : PublishFailed
+            The reason.
+
+        Returns
+        -------
+        bool
+            Whether the message was found. Messages of lanes are not looked at; see `hold_returned`. O(window).
+        """
+        cdef _Outcome one
+        cdef uint64_t position
+        old = None
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.sent):
+                if window_at(&self.window, position).token == NULL:
+                    continue
+                one = <_Outcome> window_at(&self.window, position).token
+                if one.tenant is None and one.callbacks is not None and one.callbacks[0] is callback:
+                    self.last_returned = position
+                    old, one.problem = one.problem, problem
+                    return True
+        return False
+
     def close(self, problem):
         """close($self, problem)
         --

@@ -249,11 +249,9 @@ class Publisher:
         if message[5] is not None and client.waits_for_lane(message):
             await self._await_lane()
             message = client.placed_again(message)
-        calls = client.io_thread.calls
-        calls.add(call)
-        settled = partial(calls.on_settled, call)
-        if client.window.put(*message, callback=settled) is None:
-            await self._put_in_turn(message, settled)
+        client.io_thread.calls.add(call)
+        if client.window.put(*message, callback=call) is None:
+            await self._put_in_turn(message, call)
 
     async def _await_lane(self) -> None:
         """Wait for the own lanes of tenants that have become hot."""

@@ -37,6 +37,8 @@ class Call:
         Longest wait in seconds; None: unlimited.
     wake : callable
         Called from any thread when the call has ended.
+    settled : callable
+        ``settled(call, confirmation)``: the broker has confirmed the request, or the request has failed.
 
     Attributes
     ----------
@@ -52,10 +54,17 @@ class Call:
     The thread or task that makes the call owns it; the one that takes it out of `Calls` ends it, once.
     """
 
-    __slots__ = ("_deadline", "_wake", "confirmed", "correlation_id", "problem", "reply", "routing_key", "timeout")
+    __slots__ = (
+        "_deadline", "_settled", "_wake", "confirmed", "correlation_id", "problem", "reply", "routing_key", "timeout",
+    )  # fmt: skip
 
     def __init__(
-        self, correlation_id: str, routing_key: str, timeout: float | None, wake: Callable[[], object]
+        self,
+        correlation_id: str,
+        routing_key: str,
+        timeout: float | None,
+        wake: Callable[[], object],
+        settled: Callable[[Call, Any], object],
     ) -> None:
         self.correlation_id = correlation_id
         self.routing_key = routing_key
@@ -65,6 +74,11 @@ class Call:
         self.confirmed = False
         self._deadline = time.monotonic() + self.timeout
         self._wake = wake
+        self._settled = settled
+
+    def __call__(self, confirmation: Any) -> None:
+        """Note the end of the request: a call is the done callback of its request, and identifies it so."""
+        self._settled(self, confirmation)
 
     def left(self) -> float | None:
         """Return the remaining seconds, at least 0; None: unlimited."""
@@ -103,12 +117,12 @@ class Calls:
         self.begun = False
         self.refusal: ConnectionFailed | None = None
         self._waiting: dict[str, Call] = {}
-        self._prefix = secrets.token_hex(8)
+        self._prefix = f"{secrets.token_hex(8)}-"
         self._numbers = itertools.count(1)
 
     def create(self, routing_key: str, timeout: float | None, wake: Callable[[], object]) -> Call:
         """Return a call that does not wait for its reply yet."""
-        return Call(f"{self._prefix}-{next(self._numbers)}", routing_key, timeout, wake)
+        return Call(f"{self._prefix}{next(self._numbers)}", routing_key, timeout, wake, self._on_settled)
 
     def add(self, call: Call) -> None:
         """Have a call wait for its reply; to be called before its request is published."""
@@ -117,11 +131,19 @@ class Calls:
         self._waiting[call.correlation_id] = call
         self.begun = True
 
+    def find(self, correlation_id: object) -> Call | None:
+        """Return the waiting call that has a correlation id."""
+        return self._waiting.get(correlation_id)  # type: ignore[call-overload,no-any-return]
+
+    def is_own(self, correlation_id: object) -> bool:
+        """Return whether a correlation id is that of a call, waiting or not."""
+        return isinstance(correlation_id, str) and correlation_id.startswith(self._prefix)
+
     def forget(self, call: Call) -> None:
         """Let a call wait no more; its reply will be dropped."""
         self._waiting.pop(call.correlation_id, None)
 
-    def on_settled(self, call: Call, confirmation: Any) -> None:
+    def _on_settled(self, call: Call, confirmation: Any) -> None:
         """Note that the broker has confirmed a request, or end the call because the request has failed."""
         # Reading the failure keeps `flush` from raising it again.
         problem = confirmation.exception()

@@ -261,8 +261,12 @@ class Client(PublisherEvents):
         """Return the reply of a call that has ended, or whose time is over; raise if there is none."""
         if call.reply is not None:
             return call.reply
-        if call.problem is not None:
-            raise call.problem
+        problem, call.problem = call.problem, None
+        if problem is not None:
+            try:
+                raise problem
+            finally:
+                del problem  # its traceback refers to this frame
         address = self.io_thread.address
         if call.confirmed:
             raise call.late(f"{address} has accepted the request, and no consumer has replied")

@@ -16,7 +16,7 @@ from fairsched.amqp.urls import mask_url
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.calls import Calls
 from fairsched.publisher.lane_upkeep import LaneUpkeep
-from fairsched.publisher.reply_consumer import ReplyConsumer, as_sent
+from fairsched.publisher.reply_consumer import ReplyConsumer
 from fairsched.publisher.transport import PublisherTransport
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ class IOThread(ConnectionThread):
     def _finish(self, failure: BaseException | None) -> None:
         self._transport = None
         self._lanes.release_waiting()
-        self._replies.closed("the publisher was closed", failure)
+        self._replies.closed(
+            "the publisher was closed" if failure is None else f"the I/O thread ended by {type(failure).__name__}"
+        )
         if failure is not None:
             _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
             self._owner.failed(failure)
@@ -260,8 +262,15 @@ class IOThread(ConnectionThread):
             method.routing_key,
             properties.message_id,
         )
-        sent = as_sent(properties)
-        encoded = encode_message(method.exchange, method.routing_key, sent, body, True, _CHANNEL, self._longest)
+        # The broker has replaced the reply address of a request, which is recognized by its correlation id instead.
+        is_request = self.calls.is_own(properties.correlation_id)
+        call = self.calls.find(properties.correlation_id)
+        if call is not None and self.window.returned_with(call, problem):
+            return
+        encoded = encode_message(
+            method.exchange, method.routing_key, b"".join(properties.encode()), body, True, _CHANNEL, self._longest
+        )
         in_lane = not method.exchange and self._lanes.returned(encoded, method.routing_key)
-        if not self.window.returned(encoded, problem, in_lane) and not in_lane:
+        known = self.window.returned(encoded, problem, in_lane or is_request)
+        if not (known or in_lane or is_request):
             _log.error("the broker returned a message that is not known here: %s", problem)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -300,12 +299,10 @@ class Publisher:
         if message[5] is not None and client.waits_for_lane(message):
             client.await_lanes(call.left())
             message = client.placed_again(message)
-        calls = client.io_thread.calls
-        calls.add(call)
-        settled = partial(calls.on_settled, call)
-        if client.window.put(*message, callback=settled) is None:
+        client.io_thread.calls.add(call)
+        if client.window.put(*message, callback=call) is None:
             try:
-                self._put_in_turn(message, call.left(), settled)
+                self._put_in_turn(message, call.left(), call)
             except PublishFailed as problem:
                 if call.left() == 0:
                     raise call.late(str(problem)) from problem

@@ -12,8 +12,6 @@ from fairsched.errors import RequestRefused
 from fairsched.publisher.calls import DIRECT_REPLY
 
 if TYPE_CHECKING:
-    from pika.spec import BasicProperties
-
     from fairsched.publisher.calls import Calls
     from fairsched.publisher.transport import PublisherTransport
 
@@ -59,7 +57,6 @@ class ReplyConsumer:
         """Take a channel that is ready for messages."""
         self._transport, self._channel = transport, channel
         self._requested = self._confirmed = False
-        channel.add_on_cancel_callback(self._on_cancel)
 
     def consume(self) -> None:
         """Consume replies on the present channel, unless this does so already or the broker has refused it."""
@@ -94,8 +91,10 @@ class ReplyConsumer:
             and isinstance(reason, pika.exceptions.ChannelClosedByBroker)
             and f"queue '{DIRECT_REPLY}'" in broker_text(reason.reply_text)
         )
-        self._leave()
+        if self._requested and self._transport is not None:
+            self._transport.sinks.pop(self._channel.channel_number, None)
         self._channel = None
+        self._requested = self._confirmed = False
         if refused:
             refusal = f"calls need direct reply-to: {why}"
             self._calls.refusal = RequestRefused(refusal)
@@ -109,16 +108,6 @@ class ReplyConsumer:
         self.closed(why)
         self._calls.refusal = None
 
-    def _leave(self) -> None:
-        if self._requested and self._transport is not None:
-            self._transport.sinks.pop(self._channel.channel_number, None)
-        self._requested = self._confirmed = False
-
-    def _on_cancel(self, _frame: Any) -> None:
-        """Consume again before the next message: the broker cancelled the consumer, and with it the address."""
-        self._leave()
-        self._calls.lost("the broker cancelled the consumer of replies", unconfirmed=True)
-
     def _take(self, tag: int, redelivered: int, method: bytes, header: bytes, body: bytes) -> None:
         """Take a reply that compiled code has read."""
         self._give(Message(body, tag, bool(redelivered), method, header, self._origin))
@@ -130,18 +119,3 @@ class ReplyConsumer:
     def _give(self, reply: Message) -> None:
         reply.settled = True  # the broker forgot the reply when it was sent
         self._calls.on_reply(reply)
-
-
-def as_sent(properties: BasicProperties) -> bytes:
-    """Return the encoded properties of a returned message as they were sent: the broker replaces the reply address."""
-    encoded = b"".join(properties.encode())
-    address = properties.reply_to
-    if not isinstance(address, str) or not address.startswith(f"{DIRECT_REPLY}."):
-        return encoded
-    return encoded.replace(_short(address), _short(DIRECT_REPLY), 1)
-
-
-def _short(text: str) -> bytes:
-    """Encode a short string."""
-    octets = text.encode()
-    return bytes((len(octets),)) + octets
