@@ -308,6 +308,11 @@ class Publisher:
                     raise call.late(str(problem)) from problem
                 raise
 
+    def _put(self, message: Outgoing) -> Confirmation:
+        """Put an encoded message into the window, waiting for room; raise as `publish` does."""
+        found: Confirmation | None = self._client.window.put(*message)
+        return self._put_in_turn(message) if found is None else found
+
     def _put_in_turn(
         self, message: Outgoing, timeout: float | None = None, callback: Callable[[Any], object] | None = None
     ) -> Confirmation:
