@@ -232,7 +232,8 @@ class Client(PublisherEvents):
         if self._started:
             self.window.check_may_wait()
 
-    def answer(self, question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    @staticmethod
+    def answer(question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the routing key of a reply, and its properties."""
         asked = question.properties
         if not asked.reply_to:
