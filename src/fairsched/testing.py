@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pika.spec import Basic, BasicProperties
 
 from fairsched.amqp._ackledger import AckLedger
+from fairsched.amqp._publishing import PublishWindow
 from fairsched.config.queues import Queue
 from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
@@ -28,8 +29,14 @@ from fairsched.delivery._messagesource import call
 from fairsched.delivery._settling import ask_about, settle_failed
 from fairsched.delivery.handlers import check_plain, is_coroutine_handler
 from fairsched.errors import ConfigurationError
+from fairsched.publisher.calls import Calls, request_properties
+from fairsched.publisher.client import Client
+from fairsched.publisher.contents import Contents
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from fairsched.amqp._publishing import Confirmation
     from fairsched.config.retry import Retry
     from fairsched.consumer.declarations import Declaration
 
@@ -55,6 +62,9 @@ class FakeChannel:
     settled : list of (int, int)
         Delivery tags and verdicts (`AckLedger.ACK`, `REQUEUE` or `REJECT`), in the order of settlement.
     """
+
+    #: Returns what `Message.reply` and `Message.call` publish with, as for a consumer of an `App`; None: nothing does.
+    publisher: Callable[[], Any] | None = None
 
     def __init__(
         self,
@@ -96,6 +106,67 @@ class _KeptCopies(Retries):
             self._keep(message, declaration, copy_properties(message, attempt, error))
 
 
+class _KeptMessages:
+    """The publisher of a `FakeConsumer`: replies and requests are checked and encoded as by a `Publisher`, and kept.
+
+    Parameters
+    ----------
+    answer : callable or None
+        ``answer(request)`` returns the body of the reply to a call.
+    """
+
+    def __init__(self, answer: Callable[[Message], Buffer] | None) -> None:
+        self.replies: list[Message] = []
+        self.requests: list[Message] = []
+        self._answer = answer
+        self._calls = Calls()
+        self._contents = Contents()
+        self._window = PublishWindow(1, 1, lambda: None)
+
+    def reply(self, message: Message, body: Buffer, *, mandatory: bool = True, **values: Any) -> Confirmation:
+        """Keep a reply; it counts as confirmed."""
+        address, values = Client.answer(message, values)
+        return self._keep(self.replies, body, "", address, self._contents.encode(None, values))
+
+    def call(
+        self,
+        body: Buffer,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        timeout: float | None = 30.0,
+        properties: BasicProperties | None = None,
+        **values: Any,
+    ) -> Message:
+        """Keep a request, and return the answer to it."""
+        call = self._calls.create(routing_key, timeout, lambda: None)
+        encoded = self._contents.encode(properties, request_properties(call, values))
+        self._keep(self.requests, body, exchange, routing_key, encoded)
+        if self._answer is None:
+            raise call.late("the FakeConsumer has no answer=")
+        answered = memoryview(self._answer(self.requests[-1])).tobytes()
+        answer = BasicProperties(correlation_id=call.correlation_id)
+        reply = Message(answered, 1, False, Basic.Deliver(), answer, FakeChannel("amq.rabbitmq.reply-to"))
+        reply.settled = True
+        return reply
+
+    def _keep(
+        self, kept: list[Message], body: Buffer, exchange: str, routing_key: str, properties: bytes
+    ) -> Confirmation:
+        confirmation: Confirmation = self._window.put(exchange, routing_key, properties, body, True)
+        self._window.output(1)
+        self._window.confirm(0, True, False)
+        content = memoryview(body).tobytes()
+        method = Basic.Deliver("fake", len(kept) + 1, False, exchange, routing_key)
+        header = _content_header(content, properties)
+        kept.append(Message(content, len(kept) + 1, False, method, header, FakeChannel(routing_key)))
+        return confirmation
+
+
+def _content_header(body: bytes, properties: bytes) -> bytes:
+    return struct.pack(">HHQ", 60, 0, len(body)) + properties  # class, weight, size
+
+
 def _requeue(message: Message) -> None:
     settle_failed(message, AckLedger.REQUEUE)
 
@@ -107,6 +178,9 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
     ----------
     on_error, retry, decode, middleware, time_limit
         As for `fairsched.Consumer`; the same for all queues.
+    answer : callable, optional
+        ``answer(request)`` returns the body of the reply to a `Message.call` of a handler, or raises what the call
+        raises. Without it, each call raises `TimeoutError` at once.
 
     Attributes
     ----------
@@ -116,6 +190,8 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Messages whose handlers raised, with the exceptions.
     waiting : list of (Message, float)
         Messages whose copies wait for another attempt, with the delay in seconds.
+    replies, requests : list of Message
+        What handlers published by `Message.reply` and `Message.call`; ``routing_key`` is the one it was published with.
     dead_letters : list of Message
         Copies in a dead-letter queue: ``queue`` is its name, and ``headers["x-exception"]`` the reason.
     queues : dict of str to Queue
@@ -152,11 +228,16 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         decode: str | Callable[[bytes], Any] | None = None,
         middleware: Sequence[Callable[..., Any]] = (),
         time_limit: float | None = None,
+        answer: Callable[[Message], Buffer] | None = None,
     ) -> None:
         self._settings = ConsumerSettings(
             "amqp://localhost", ["test"], on_error=on_error, retry=retry, decode=decode, middleware=middleware,
             time_limit=time_limit,
         )  # fmt: skip
+        if answer is not None and not callable(answer):
+            raise ConfigurationError(f"answer must be a function of a request, got {answer!r}")
+        self._kept = _KeptMessages(answer)
+        self.replies, self.requests = self._kept.replies, self._kept.requests
         self.channels: dict[str, FakeChannel] = {}
         self.errors: list[tuple[Message, Exception]] = []
         self.waiting: list[tuple[Message, float]] = []
@@ -324,6 +405,7 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         channel = self.channels.get(queue)
         if channel is None:
             channel = self.channels[queue] = FakeChannel(queue, self._on_failure, self._settings.decode)
+            channel.publisher = lambda: self._kept
         tag = len(self._messages) + 1
         method = Basic.Deliver("fake", tag, redelivered, exchange, key)
         message = self._messages[tag] = Message(body, tag, redelivered, method, properties, channel)
@@ -331,7 +413,7 @@ class FakeConsumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
 
     def _on_copy(self, message: Message, declaration: Declaration, properties: bytes) -> None:
         """Keep the copy of a message that failed, in place of a broker."""
-        encoded = struct.pack(">HHQ", 60, 0, len(message.body)) + properties  # class, weight, size
+        encoded = _content_header(message.body, properties)
         if declaration.if_missing:
             name = declaration.queue
             self.dead_letters.append(self._make(message.body, name, encoded, False, "", name))

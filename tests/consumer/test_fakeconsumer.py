@@ -313,3 +313,55 @@ def test_a_time_limit_needs_a_run_that_began_with_one() -> None:
 
     consumer.run(handler)
     assert len(refused) == 1
+
+
+def test_handlers_reply_and_call() -> None:
+    consumer = FakeConsumer(answer=lambda request: bytearray(request.body[::-1]))
+    first = consumer.put(b"abc", reply_to="answers", correlation_id="c-1")
+    found: list[Any] = []
+
+    def handle(message: Message) -> None:
+        reply = message.call(b"xyz", "key", exchange="there", timeout=3, headers={"a": 1})
+        found.extend((reply.body, reply.settled, reply.ack(), reply.properties.correlation_id))
+        found.append(message.reply(reply.body, content_type="t").result(0))
+
+    consumer.run(handle)
+    [request], [answer] = consumer.requests, consumer.replies
+    assert consumer.acked == [first]
+    assert found == [b"zyx", True, False, request.properties.correlation_id, None]
+    assert (request.exchange, request.routing_key, request.body, request.headers) == ("there", "key", b"xyz", {"a": 1})
+    assert request.properties.reply_to == "amq.rabbitmq.reply-to"
+    assert (answer.exchange, answer.routing_key, answer.body) == ("", "answers", b"zyx")
+    assert (answer.properties.correlation_id, answer.properties.content_type) == ("c-1", "t")
+    assert answer.properties.delivery_mode == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [(None, TimeoutError), (lambda request: 1 / 0, ZeroDivisionError), (lambda request: "text", TypeError)],
+)
+def test_a_call_without_a_reply_fails(answer: Any, kind: type[Exception]) -> None:
+    consumer = FakeConsumer(answer=answer, on_error="reject")
+    first, second = consumer.put(b"abc"), consumer.put(b"abc")
+    errors: list[str] = []
+
+    def handle(message: Message) -> None:
+        if message is second:
+            message.reply(b"nowhere")
+        try:
+            message.call(b"xyz", "prices", correlation_id="mine")
+        except ValueError as error:
+            errors.append(str(error))
+        message.call(b"xyz", "prices", timeout=1)
+
+    consumer.run(handle)
+    assert errors == ["correlation_id of a call is its own and cannot be given, got 'mine'"]
+    assert consumer.rejected == [first, second]
+    assert [type(error) for _, error in consumer.errors] == [kind, ValueError]
+    assert len(consumer.requests) == 1
+    assert consumer.replies == []
+
+
+def test_an_answer_is_a_function() -> None:
+    with pytest.raises(ConfigurationError, match="answer must be a function of a request, got b'reply'"):
+        FakeConsumer(answer=b"reply")  # type: ignore[arg-type]

@@ -268,6 +268,40 @@ def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.Mon
     page.close()
 
 
+# rpc.md ---------------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_page_on_calls_shows(broker: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    queues_ = ["prices", "orders", "invoices"]
+    broker.delete(*queues_)
+    broker.declare(*queues_)
+    ask, server, handler, asynchronous = (
+        code.replace('"amqp://localhost"', repr(broker.url)) for code in blocks("rpc")
+    )
+    names: dict[str, Any] = {"price_of": lambda body: b"price of " + body}
+    exec(server, names)
+    prices = names["app"]
+    exec(handler, names | {"app": (orders := fairsched.App(broker.url))})
+    broker.publish("orders", numbered(COUNT))
+    threads = [threading.Thread(target=app.run) for app in (prices, orders)]
+    for thread in threads:
+        thread.start()
+    try:
+        exec(ask, {})
+        assert capsys.readouterr().out == "b'price of 4711' {}\n"
+        found: dict[str, Any] = {"bodies": numbered(COUNT)}
+        exec(awaited(asynchronous + "    found.extend(replies)\n"), found | {"found": (replies := [])})
+        assert [reply.body for reply in replies] == [b"price of %d" % number for number in range(COUNT)]
+        eventually(lambda: broker.left("invoices") == COUNT and broker.left("orders") == 0)
+    finally:
+        orders.stop()
+        prices.stop()
+        for thread in threads:
+            thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    broker.delete(*queues_)
+
+
 # frameworks.md --------------------------------------------------------------------------------------------------------
 
 WORKERS = {

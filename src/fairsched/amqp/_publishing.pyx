@@ -774,8 +774,9 @@ cdef class PublishWindow:
 
     def put(
         self, exchange, routing_key, bytes properties not None, body, bint mandatory, tenant=None, bint in_turn=False,
+        callback=None,
     ):
-        """put($self, exchange, routing_key, properties, body, mandatory, tenant=None, in_turn=False)
+        """put($self, exchange, routing_key, properties, body, mandatory, tenant=None, in_turn=False, callback=None)
         --
 
         Add a message.
@@ -790,6 +791,9 @@ cdef class PublishWindow:
             The tenant of a message in a lane, which `hold_returned` finds; otherwise None.
         in_turn : bool
             Whether the caller is the one that waits for room.
+        callback : callable, optional
+            A done callback that is there before the message can be sent; the I/O thread calls it, also for a
+            `LoopConfirmation`.
 
         Returns
         -------
@@ -808,7 +812,7 @@ cdef class PublishWindow:
         use_message(&c, exchange, routing_key, properties, mandatory)
         if PyBytes_CheckExact(body):
             use_body(&c, <bytes> body)
-            return self.put_content(&c, tenant, in_turn)
+            return self.put_content(&c, tenant, in_turn, callback)
         try:
             PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
         except (TypeError, BufferError):
@@ -817,7 +821,7 @@ cdef class PublishWindow:
         try:
             c.body = <const uint8_t*> view.buf
             c.body_size = view.len
-            return self.put_content(&c, tenant, in_turn)
+            return self.put_content(&c, tenant, in_turn, callback)
         finally:
             PyBuffer_Release(&view)
 
@@ -934,11 +938,13 @@ cdef class PublishWindow:
         self.waking += 1
         return True
 
-    cdef _Outcome put_content(self, const Content* c, tenant, bint in_turn):
+    cdef _Outcome put_content(self, const Content* c, tenant, bint in_turn, callback):
         cdef _Outcome found = self.new_outcome(tenant)
         cdef Admission admission = OTHER_FRAMES
         cdef int64_t longest = 0
         cdef bint wake
+        if callback is not None:
+            found.callbacks = [callback]
         while admission == OTHER_FRAMES:
             longest = self.longest
             if CONTENT_HEAD + c.properties_size > longest:
@@ -1523,6 +1529,38 @@ cdef class PublishWindow:
                 self.last_returned = at
                 old, found.problem = found.problem, problem
         return found is not None
+
+    def returned_with(self, callback, problem):
+        """returned_with($self, callback, problem)
+        --
+
+        Handle the return of a message that was put with a done callback, which identifies it.
+
+        Parameters
+        ----------
+        callback : callable
+            The argument of `put`.
+        problem : PublishFailed
+            The reason.
+
+        Returns
+        -------
+        bool
+            Whether the message was found. Messages of lanes are not looked at; see `hold_returned`. O(window).
+        """
+        cdef _Outcome one
+        cdef uint64_t position
+        old = None
+        with cython.critical_section(self):
+            for position in range(self.window.base, self.window.sent):
+                if window_at(&self.window, position).token == NULL:
+                    continue
+                one = <_Outcome> window_at(&self.window, position).token
+                if one.tenant is None and one.callbacks is not None and one.callbacks[0] is callback:
+                    self.last_returned = position
+                    old, one.problem = one.problem, problem
+                    return True
+        return False
 
     def close(self, problem):
         """close($self, problem)

@@ -789,13 +789,45 @@ cdef class Message:
         -----
         O(length of the reply). Safe from any thread.
         """
-        publisher = getattr(self.origin, "publisher", None)
-        if publisher is None:
-            raise RuntimeError(
-                "there is no publisher for the answer: consume with an App, whose handlers have one, or give the "
-                "message to one of your own: publisher.reply(message, body)"
-            )
-        return publisher().reply(self, body, **values)
+        publisher = publisher_of(self, "answer", "give the message to one of your own: publisher.reply(message, body)")
+        return publisher.reply(self, body, **values)
+
+    def call(self, body, routing_key="", **values):
+        """call($self, body, routing_key="", **values)
+        --
+
+        Send a request with the publisher of the message's `App`, and wait for its reply: see `Publisher.call`.
+
+        Parameters
+        ----------
+        body : bytes-like
+            The content of the request.
+        routing_key : str
+            On the default exchange, the name of the queue.
+        **values
+            `exchange`, `timeout` and properties, as for `Publisher.call`.
+
+        Returns
+        -------
+        Message
+            The reply.
+
+        Raises
+        ------
+        TimeoutError
+            There was no reply in time.
+        RuntimeError
+            The message's consumer was not made by an `App`, so there is no publisher.
+        Exception
+            As for `App.publisher` and `Publisher.call`.
+
+        Notes
+        -----
+        O(length of the request). Safe from any thread. The worker waits: a request to a queue that only waiting workers
+        consume gets no reply.
+        """
+        publisher = publisher_of(self, "call", "use one of your own: publisher.call(body, routing_key)")
+        return publisher.call(body, routing_key, **values)
 
     def finish(self, result=None):
         """finish($self, result=None)
@@ -940,6 +972,16 @@ cdef class Message:
         # Bodies may be large or secret: never shown.
         state = "settled" if self.settled else "being settled" if self.failure == DECIDED else "unsettled"
         return f"<Message {self.delivery_tag} of queue {self.queue!r}, {len(self.body)} bytes, {state}>"
+
+
+cdef publisher_of(Message message, str what, str instead):
+    """Return the publisher of a message's App."""
+    publisher = getattr(message.origin, "publisher", None)
+    if publisher is None:
+        raise RuntimeError(
+            f"there is no publisher for the {what}: consume with an App, whose handlers have one, or {instead}"
+        )
+    return publisher()
 
 
 @cython.final

@@ -6,6 +6,7 @@ What happens to a message, and where:
 2. `io_thread` sends what the window has, over a `transport` that reads confirms; what is unconfirmed when the
    connection is lost is sent again.
 3. `client` is what the faces share: `publisher` blocks, `asynchronous` (`fairsched.aio`) awaits.
+4. `calls` are requests that wait for replies, which `reply_consumer` receives on the same channel.
 """
 
 from __future__ import annotations

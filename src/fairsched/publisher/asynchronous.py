@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 import weakref
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,14 @@ from fairsched.publisher.client import LANE_TIMEOUT, Client, confirmations, mess
 from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
     from fairsched.amqp._publishing import LoopConfirmation
     from fairsched.delivery._delivery import Message
+    from fairsched.publisher.calls import Call
     from fairsched.publisher.client import Outgoing
 
 _log = logging.getLogger(__name__)
@@ -207,21 +211,59 @@ class Publisher:
         routing_key, values = self._client.answer(message, values)
         return await self.publish(body, routing_key, **values)
 
+    async def call(
+        self,
+        body: Buffer,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        timeout: float | None = 30.0,  # noqa: ASYNC109  # covers also the wait for room, and names the call
+        properties: BasicProperties | None = None,
+        **values: Any,
+    ) -> Message:
+        """Send a request and wait for its reply, as `fairsched.Publisher.call` does.
+
+        Notes
+        -----
+        If the call is cancelled, its reply will be dropped. A request that was published by then stays published.
+        """
+        client = self._client
+        check_loop(self._loop, "an aio.Publisher")
+        ended = asyncio.Event()
+        call = client.begin_call(routing_key, timeout, partial(_tell_event, asyncio.get_running_loop(), ended))
+        try:
+            message = client.request(call, body, exchange, properties, values)
+            async with asyncio.timeout(call.left()) as limit:
+                await self._request(call, message)
+                await ended.wait()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+        finally:
+            client.io_thread.calls.forget(call)
+        return client.reply_of(call)
+
+    async def _request(self, call: Call, message: Outgoing) -> None:
+        """Publish the request of a call."""
+        client = self._client
+        if message[5] is not None and client.waits_for_lane(message):
+            await self._await_lane()
+            message = client.placed_again(message)
+        client.io_thread.calls.add(call)
+        if client.window.put(*message, callback=call) is None:
+            await self._put_in_turn(message, call)
+
     async def _await_lane(self) -> None:
         """Wait for the own lanes of tenants that have become hot."""
-        loop = asyncio.get_running_loop()
         opened = asyncio.Event()
-
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(opened.set)
-
-        self._client.io_thread.when_lanes_open(tell)
+        self._client.io_thread.when_lanes_open(partial(_tell_event, asyncio.get_running_loop(), opened))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LANE_TIMEOUT):
                 await opened.wait()
 
-    async def _put_in_turn(self, message: Outgoing) -> LoopConfirmation:
+    async def _put_in_turn(
+        self, message: Outgoing, callback: Callable[[Any], object] | None = None
+    ) -> LoopConfirmation:
         """Wait for room: one task at a time, the others for their turn."""
         client = self._client
         async with self._turn:
@@ -230,7 +272,7 @@ class Publisher:
                 client.window.queueing = True
                 while True:
                     self._changed.clear()
-                    found: LoopConfirmation | None = client.window.put(*message, in_turn=True)
+                    found: LoopConfirmation | None = client.window.put(*message, in_turn=True, callback=callback)
                     if found is not None:
                         return found
                     client.check_open()
@@ -270,6 +312,12 @@ def check_loop(loop: asyncio.AbstractEventLoop | None, what: str) -> None:
     """Raise RuntimeError outside the event loop to which something belongs."""
     if asyncio.get_running_loop() is not loop:
         raise RuntimeError(f"{what} belongs to the event loop in which it was opened, and this is another one")
+
+
+def _tell_event(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event from another thread than that of its event loop."""
+    with contextlib.suppress(RuntimeError):  # a closed loop has no coroutine left to wake
+        loop.call_soon_threadsafe(event.set)
 
 
 def _is_orphaned(publisher: Publisher | None) -> bool:

@@ -17,13 +17,11 @@ from fairsched.amqp._publishing import PublishWindow
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.urls import endpoint
 from fairsched.errors import ConnectionFailed, PublishFailed
+from fairsched.publisher.calls import DIRECT_REPLY, Call, request_properties
 from fairsched.publisher.contents import Contents
 from fairsched.publisher.io_thread import IOThread, PublisherEvents
 from fairsched.publisher.options import PublisherOptions
 from fairsched.publisher.spread import Spread
-
-#: Begins the routing keys of direct reply-to, which RabbitMQ answers *and* returns if the message is mandatory.
-_DIRECT_REPLY = "amq.rabbitmq.reply-to"
 
 if TYPE_CHECKING:
     from pika.spec import BasicProperties
@@ -190,8 +188,8 @@ class Client(PublisherEvents):
         encoded = self.contents.encode(properties, values) if values or properties is not None else self.contents.plain
         if mandatory is None:
             mandatory = self.settings.mandatory
-        if not exchange and isinstance(routing_key, str) and routing_key.startswith(_DIRECT_REPLY):
-            mandatory = False
+        if not exchange and isinstance(routing_key, str) and routing_key.startswith(DIRECT_REPLY):
+            mandatory = False  # RabbitMQ would deliver it *and* return it
         if self.spreads and not exchange and type(routing_key) is str:
             spread = self.spreads.get(routing_key)
             if spread is not None:
@@ -214,11 +212,11 @@ class Client(PublisherEvents):
             return False
         return True
 
-    def await_lanes(self) -> None:
+    def await_lanes(self, timeout: float | None = None) -> None:
         """Wait until the own lanes of all hot tenants are open or cannot be opened, `LANE_TIMEOUT` at most."""
         opened = Flag()
         self.io_thread.when_lanes_open(opened.set)
-        opened.wait(LANE_TIMEOUT)
+        opened.wait(LANE_TIMEOUT if timeout is None else min(timeout, LANE_TIMEOUT))
 
     def placed_again(self, message: Outgoing) -> Outgoing:
         """Return a message with the lane that its tenant has now; raise as `check_open` does, after a wait for it."""
@@ -234,12 +232,46 @@ class Client(PublisherEvents):
         if self._started:
             self.window.check_may_wait()
 
-    def answer(self, question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    @staticmethod
+    def answer(question: Message, values: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the routing key of a reply, and its properties."""
         asked = question.properties
         if not asked.reply_to:
             raise ValueError(f"{question!r} has no reply_to, so a reply cannot be routed")
         return asked.reply_to, {"correlation_id": asked.correlation_id, **values}
+
+    def begin_call(self, routing_key: str, timeout: float | None, wake: Callable[[], object]) -> Call:
+        """Return a call that is still to be published; raise if it cannot be.
+
+        Raises RuntimeError in the I/O thread, which alone receives replies: in done callbacks, and in finalizers that
+        the garbage collector calls there.
+        """
+        self.check_open()
+        self.check_may_wait()
+        if self.io_thread.is_current():
+            raise RuntimeError("the publisher's I/O thread receives replies, and so cannot wait for one")
+        return self.io_thread.calls.create(routing_key, timeout, wake)
+
+    def request(
+        self, call: Call, body: Buffer, exchange: str, properties: BasicProperties | None, values: dict[str, Any]
+    ) -> Outgoing:
+        """Convert the arguments of a call to those of `PublishWindow.put`."""
+        return self.message(body, call.routing_key, exchange, True, properties, request_properties(call, values))
+
+    def reply_of(self, call: Call) -> Message:
+        """Return the reply of a call that has ended, or whose time is over; raise if there is none."""
+        if call.reply is not None:
+            return call.reply
+        problem, call.problem = call.problem, None
+        if problem is not None:
+            try:
+                raise problem
+            finally:
+                del problem  # its traceback refers to this frame
+        address = self.io_thread.address
+        if call.confirmed:
+            raise call.late(f"{address} has accepted the request, and no consumer has replied")
+        raise call.late(f"{address} has not confirmed the request{self.reason()}")
 
     def no_room(self, waited: float) -> PublishFailed:
         """Return the error for a wait for room that timed out."""
@@ -247,17 +279,19 @@ class Client(PublisherEvents):
 
     def silence(self, waited: float) -> str:
         """Return the text that the broker has confirmed nothing, with the reason if it is known."""
+        return (
+            f"{self.io_thread.address} confirmed nothing for {waited:.3g} s; {self.window.unconfirmed} messages are "
+            f"unconfirmed{self.reason()}"
+        )
+
+    def reason(self) -> str:
+        """Return why the broker confirms nothing, as the end of a sentence; empty if it is not known."""
         thread = self.io_thread
         if thread.blocked is not None:
-            reason = f"; it blocked the connection: {thread.blocked}"
-        elif not thread.connected:
-            reason = f"; there is no connection, last error: {thread.last_error or 'none'}"
-        else:
-            reason = ""
-        return (
-            f"{thread.address} confirmed nothing for {waited:.3g} s; {self.window.unconfirmed} messages are "
-            f"unconfirmed{reason}"
-        )
+            return f"; it blocked the connection: {thread.blocked}"
+        if not thread.connected:
+            return f"; there is no connection, last error: {thread.last_error or 'none'}"
+        return ""
 
     def check_failures(self) -> None:
         """Raise PublishFailed if there are failures that were not read."""
@@ -288,6 +322,8 @@ class Client(PublisherEvents):
         try:
             self.io_thread.close(_CLOSE_TIMEOUT)
         finally:
+            # The I/O thread has done so, unless it does not answer.
+            self.io_thread.calls.lost("the publisher was closed")
             reason = "the publisher was closed before the broker confirmed the message; it may or may not have arrived"
             count: int = self.window.close(PublishFailed(reason))
             self.on_change()

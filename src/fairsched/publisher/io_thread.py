@@ -10,10 +10,13 @@ import pika.exceptions
 from fairsched.amqp._publishing import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
-from fairsched.amqp.errors import broker_text
+from fairsched.amqp.errors import broker_text, describe
 from fairsched.amqp.polling.pacing import Pace, PacedPoll, use_poll
+from fairsched.amqp.urls import mask_url
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
+from fairsched.publisher.calls import Calls
 from fairsched.publisher.lane_upkeep import LaneUpkeep
+from fairsched.publisher.reply_consumer import ReplyConsumer
 from fairsched.publisher.transport import PublisherTransport
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class IOThread(ConnectionThread):
 
     Notes
     -----
-    `wake`, `connected`, `address`, `blocked` and `reconnects` are safe from any thread, besides what
+    `wake`, `connected`, `address`, `blocked`, `reconnects` and `calls` are safe from any thread, besides what
     `ConnectionThread` names; everything else belongs to the I/O thread.
 
     The broker closes a channel because of a message it cannot accept, such as one for an exchange that does not exist,
@@ -88,6 +91,9 @@ class IOThread(ConnectionThread):
         #: Whether the window is being sent on the current connection.
         self._sending = False
         self._lanes = LaneUpkeep(self._loop, self.window, spreads, self._on_lanes_change)
+        #: The calls that wait for their replies.
+        self.calls = Calls()
+        self._replies = ReplyConsumer(self.calls)
 
     # From any thread ---------------------------------------------------------------------------------------------
 
@@ -128,6 +134,9 @@ class IOThread(ConnectionThread):
     def _finish(self, failure: BaseException | None) -> None:
         self._transport = None
         self._lanes.release_waiting()
+        self._replies.closed(
+            "the publisher was closed" if failure is None else f"the I/O thread ended by {type(failure).__name__}"
+        )
         if failure is not None:
             _log.critical("the I/O thread ended by %s", type(failure).__name__, exc_info=failure)
             self._owner.failed(failure)
@@ -147,6 +156,8 @@ class IOThread(ConnectionThread):
     def _on_disconnected(self, error: BaseException) -> None:
         self._transport = None
         self._lanes.disconnected()
+        why = "the publisher was closed" if self._closing else f"the connection was lost: {mask_url(describe(error))}"
+        self._replies.disconnected(why)
         sending, self._sending = self._sending, False
         if sending and isinstance(error, pika.exceptions.ConnectionClosedByBroker) and error.reply_code != _FORCED:
             self._fruitless += 1
@@ -173,12 +184,13 @@ class IOThread(ConnectionThread):
         channel.add_on_close_callback(lambda _channel, reason: self._on_channel_closed(transport, reason))
         channel.add_on_return_callback(self._on_return)
         try:
-            channel.confirm_delivery(self._on_confirm, lambda _frame: self._on_confirm_mode(transport))
+            channel.confirm_delivery(self._on_confirm, lambda _frame: self._on_confirm_mode(transport, channel))
         except pika.exceptions.MethodNotImplemented:
             self._fail(ConnectionFailed(f"{self._connection.address} has no publisher confirms, which are needed"))
 
-    def _on_confirm_mode(self, transport: PublisherTransport) -> None:
+    def _on_confirm_mode(self, transport: PublisherTransport, channel: Any) -> None:
         self._longest = transport.longest
+        self._replies.opened(transport, channel)
         self._lanes.connected(transport)
         if self._begun:
             self._lanes.compare_layouts(self._on_other_layout)
@@ -214,7 +226,8 @@ class IOThread(ConnectionThread):
             return
         _log.warning("%s; opening another", what)
         before = self.window.failed
-        self.window.suspect(PublishFailed(what))
+        if not self._replies.closed(what, reason):
+            self.window.suspect(PublishFailed(what))
         # A failed message is progress, and so is finding one; otherwise wait for the next attempt.
         delay = 0.0 if self.window.failed > before or self.window.singly else self._backoff.failed()
         self._loop.call_later(delay, lambda: self._open_channel(transport))
@@ -237,6 +250,9 @@ class IOThread(ConnectionThread):
         if transport is None or self.blocked is not None or not self._may_go_on():
             return
         while data := self.window.output(_TOGETHER):
+            # A call says that it has begun before its request is in the window.
+            if self.calls.begun:
+                self._replies.consume()
             transport.emit(data)
         self._lanes.open_fresh()
 
@@ -269,9 +285,15 @@ class IOThread(ConnectionThread):
             method.routing_key,
             properties.message_id,
         )
+        # The broker has replaced the reply address of a request, which is recognized by its correlation id instead.
+        is_request = self.calls.is_own(properties.correlation_id)
+        call = self.calls.find(properties.correlation_id)
+        if call is not None and self.window.returned_with(call, problem):
+            return
         encoded = encode_message(
             method.exchange, method.routing_key, b"".join(properties.encode()), body, True, _CHANNEL, self._longest
         )
         in_lane = not method.exchange and self._lanes.returned(encoded, method.routing_key)
-        if not self.window.returned(encoded, problem, in_lane) and not in_lane:
+        known = self.window.returned(encoded, problem, in_lane or is_request)
+        if not (known or in_lane or is_request):
             _log.error("the broker returned a message that is not known here: %s", problem)

@@ -15,11 +15,14 @@ from fairsched.publisher.client import Client, confirmations, message_count
 from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
     from fairsched.amqp._publishing import Confirmation
     from fairsched.delivery._delivery import Message
+    from fairsched.publisher.calls import Call
     from fairsched.publisher.client import Outgoing, Patience
 
 __all__ = ["Publisher"]
@@ -225,21 +228,104 @@ class Publisher:
         routing_key, values = self._client.answer(message, values)
         return self.publish(body, routing_key, **values)
 
+    def call(
+        self,
+        body: Buffer,
+        routing_key: str = "",
+        *,
+        exchange: str = "",
+        timeout: float | None = 30.0,
+        properties: BasicProperties | None = None,
+        **values: Any,
+    ) -> Message:
+        """Send a request and wait for its reply, which comes over RabbitMQ's direct reply-to.
+
+        Parameters
+        ----------
+        body, routing_key, exchange, properties
+            As for `publish`.
+        timeout : float, optional
+            Longest wait in seconds; None: unlimited.
+        **values
+            Properties as for `publish`, except `correlation_id` and `reply_to`, which the call sets itself. Give
+            ``expiration=timeout`` too if a request that is late should not be handled any more.
+
+        Returns
+        -------
+        Message
+            The reply, already settled: the broker does not keep it. See its `body`, `properties` and `headers`.
+
+        Raises
+        ------
+        TimeoutError
+            There was no reply in time. The request may still be handled; its reply will be dropped.
+        MessageReturned
+            No queue takes the request.
+        PublishFailed
+            The broker refused the request, or did not confirm it before the publisher was closed; or as for `publish`.
+        ConnectionFailed
+            The connection or its channel was lost after the broker had accepted the request: the reply cannot arrive
+            any more. The request may have been handled, so repeat it only if it may be handled twice. Or the broker has
+            no direct reply-to.
+        TypeError, ValueError
+            As for `publish`; or the timeout is not a number, or is negative or NaN. Nothing is published.
+        RuntimeError
+            As for `publish`, and always in a done callback of a `Confirmation`.
+
+        Notes
+        -----
+        O(length of the request). Safe from any thread; any number of threads may call at a time, and each gets its own
+        reply, in whatever order replies come. The request is published again, as any message, if the connection is lost
+        before the broker has confirmed it: so it may be handled twice, and its first reply counts.
+
+        Examples
+        --------
+        >>> price = publisher.call(b"4711", "prices", timeout=2).body  # doctest: +SKIP
+        """
+        client = self._client
+        ended = Flag()
+        call = client.begin_call(routing_key, timeout, ended.set)
+        try:
+            self._request(call, client.request(call, body, exchange, properties, values))
+            client.window.wake_again()
+            ended.wait(call.left())
+        finally:
+            client.io_thread.calls.forget(call)
+        return client.reply_of(call)
+
+    def _request(self, call: Call, message: Outgoing) -> None:
+        """Publish the request of a call."""
+        client = self._client
+        if message[5] is not None and client.waits_for_lane(message):
+            client.await_lanes(call.left())
+            message = client.placed_again(message)
+        client.io_thread.calls.add(call)
+        if client.window.put(*message, callback=call) is None:
+            try:
+                self._put_in_turn(message, call.left(), call)
+            except PublishFailed as problem:
+                if call.left() == 0:
+                    raise call.late(str(problem)) from problem
+                raise
+
     def _put(self, message: Outgoing) -> Confirmation:
         """Put an encoded message into the window, waiting for room; raise as `publish` does."""
         found: Confirmation | None = self._client.window.put(*message)
         return self._put_in_turn(message) if found is None else found
 
-    def _put_in_turn(self, message: Outgoing) -> Confirmation:
+    def _put_in_turn(
+        self, message: Outgoing, timeout: float | None = None, callback: Callable[[Any], object] | None = None
+    ) -> Confirmation:
         """Wait for room: one thread at a time, the others for their turn.
 
-        A call from a handler of a signal, in the thread that waits, has its turn within the one that it interrupts.
+        A `timeout` limits the wait, besides `confirm_timeout`. A call from a handler of a signal, in the thread that
+        waits, has its turn within the one that it interrupts.
         """
         client = self._client
         client.check_open()
         client.check_may_wait()
         client.window.wake_again()
-        patience = client.patience()
+        patience = client.patience(timeout)
         held: list[bool] = []
         try:
             # The lock and the note of it are one step: the handler of a signal may raise after each call, and a lock
@@ -249,12 +335,14 @@ class Publisher:
                 if held and patience.left() == 0:
                     raise client.no_room(client.settings.confirm_timeout)
                 held.extend(map(self._turn.acquire, (True,), (patience.left(),)))
-            return self._put_when_room(message, patience)
+            return self._put_when_room(message, patience, callback)
         finally:
             if held and held[-1]:
                 self._turn.release()
 
-    def _put_when_room(self, message: Outgoing, patience: Patience) -> Confirmation:
+    def _put_when_room(
+        self, message: Outgoing, patience: Patience, callback: Callable[[Any], object] | None
+    ) -> Confirmation:
         """Wait for room; this thread has its turn."""
         client = self._client
         interrupts = client.window.queueing
@@ -262,7 +350,7 @@ class Publisher:
             client.window.queueing = True
             while True:
                 self._changed.clear()
-                found: Confirmation | None = client.window.put(*message, in_turn=True)
+                found: Confirmation | None = client.window.put(*message, in_turn=True, callback=callback)
                 if found is not None:
                     return found
                 client.check_open()

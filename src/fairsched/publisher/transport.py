@@ -1,4 +1,4 @@
-"""pika's connection with a short cut for confirms."""
+"""pika's connection with a short cut for confirms and replies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fairsched.amqp._publishing import PublishWindow
 from fairsched.amqp.transport import Transport
+from fairsched.delivery._delivery import give_deliveries
 
 
 class PublisherTransport(Transport):
@@ -22,7 +23,8 @@ class PublisherTransport(Transport):
 
     Notes
     -----
-    Only the I/O thread may use it. Frames other than confirms are processed by pika, one at a time.
+    Only the I/O thread may use it. Frames other than confirms, and deliveries to `sinks`, are processed by pika, one at
+    a time.
     """
 
     window: PublishWindow | None = None
@@ -44,7 +46,10 @@ class PublisherTransport(Transport):
             return super()._take_known(buffer, start)
         position, frames = self.window.take_confirms(buffer, start)
         self._found += frames
-        return position, True, frames
+        if not self.sinks:
+            return position, True, frames
+        position, other, more = give_deliveries(buffer, position, self.longest, self.sinks, self.unfinished)
+        return position, other, frames + more
 
     def abandon(self, error: Exception) -> None:
         """End the connection without a handshake, as if it had been lost by this error."""

@@ -679,6 +679,50 @@ def test_a_mandatory_direct_reply_is_delivered_and_returned(client: WireClient, 
     assert asking.bodies(1) == [b"answer"]
 
 
+def test_an_address_of_direct_reply_to_is_declared_as_long_as_it_lives(
+    client: WireClient, other: WireChannel, name: Name
+) -> None:
+    """A declaration, passive or not, says whether a reply would be delivered; no other method finds a queue there."""
+    asking, requests = client.channel(), other.declare(name())
+    asking.consume("amq.rabbitmq.reply-to", no_ack=True)
+    asking.publish(b"question", requests, reply_to="amq.rabbitmq.reply-to")
+    other.consume(requests, no_ack=True)
+    [question] = other.deliveries(1)
+    address = question.properties.reply_to
+    for queue in ("amq.rabbitmq.reply-to", address):
+        for passive in (True, False):
+            found = other.call(_with_name(Queue.Declare(passive=passive), queue=queue))
+            assert (found.queue, found.message_count, found.consumer_count) == (queue, 0, 1)
+    assert other.call(_with_name(Queue.Delete(), queue=address)).message_count == 0
+    other.publish(b"answer", address)
+    assert asking.bodies(1) == [b"answer"]
+    for method in (Basic.Get(), Queue.Purge(), Basic.Consume()):
+        probe = client.channel()
+        assert probe.refused(_with_name(method, queue=address)) == (
+            404,
+            f"NOT_FOUND - no queue '{address}' in vhost '/'",
+        )
+    asking.close()
+    assert other.refused(_with_name(Queue.Declare(passive=True), queue=address)) == (
+        404, f"NOT_FOUND - no queue '{address}' in vhost '/'",
+    )  # fmt: skip
+
+
+def test_a_reply_to_an_address_that_is_gone_is_dropped(client: WireClient, other: WireChannel, name: Name) -> None:
+    asking, requests = client.channel(), other.declare(name())
+    asking.consume("amq.rabbitmq.reply-to", no_ack=True)
+    asking.publish(b"question", requests, reply_to="amq.rabbitmq.reply-to")
+    other.consume(requests, no_ack=True)
+    [question] = other.deliveries(1)
+    asking.close()
+    other.confirming()
+    other.publish(b"answer", question.properties.reply_to)
+    other.take(Basic.Ack)
+    other.publish(b"answer", question.properties.reply_to, mandatory=True)
+    assert other.take(Basic.Return).method.reply_code == 312
+    other.take(Basic.Ack)
+
+
 def _with_name(method: Any, **names: str) -> Any:
     """Return a method with names that pamqp would not send."""
     for name, value in names.items():

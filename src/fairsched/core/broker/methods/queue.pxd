@@ -14,7 +14,7 @@ from fairsched.core.amqp.methods cimport (
     queue_declare_read, queue_delete_ok_write, queue_delete_read, queue_purge_ok_write, queue_purge_read,
     queue_unbind_read,
 )
-from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free
+from fairsched.core.amqp.octets cimport Reader, Text, text_begins, text_copy, text_free, text_is
 from fairsched.core.broker.arguments cimport QueueArguments, arguments_agree, arguments_read
 from fairsched.core.broker.consumers cimport host_forget, topology_share, topology_unshare
 from fairsched.core.broker.durability.keeping cimport queue_record
@@ -47,11 +47,21 @@ cdef inline bint queue_locked(const BrokerQueue* b, const BrokerConnection* conn
     """Return whether a queue is exclusive to another connection."""
     return b.exclusive and b.owner != connection
 
+cdef inline bint queue_is_address(Text name) noexcept nogil:
+    """Return whether a name is an address of direct reply-to.
+
+    It names no queue: as in RabbitMQ, a declaration only says whether a reply can be delivered there.
+    """
+    return text_begins(name, b"amq.rabbitmq.reply-to")
+
 cdef inline BrokerQueue* queue_open(Channel* ch, Text* name, Refusal* refusal) noexcept nogil:
     """Return the queue of a name, referenced; NULL: refused."""
     cdef BrokerConnection* connection = ch.connection
     cdef BrokerQueue* b
     if not queue_name(ch, name, refusal):
+        return NULL
+    if queue_is_address(name[0]):
+        refuse_missing(refusal, False, name[0], connection.host.name)
         return NULL
     topology_share(connection)
     b = <BrokerQueue*> queue_find(&connection.host.topology, name[0])
@@ -156,6 +166,22 @@ cdef inline void queue_declare_answer(Channel* ch, BrokerQueue* b, bint no_wait)
         )
     brokerqueue_release(b)
 
+cdef inline bint queue_declare_address(Channel* ch, const QueueDeclare* m, Refusal* refusal) noexcept nogil:
+    """Answer the declaration of an address of direct reply-to, passive or not; False: no consumer is behind it."""
+    cdef BrokerConnection* connection = ch.connection
+    cdef bint lives
+    topology_share(connection)
+    lives = (
+        text_is(m.queue, b"amq.rabbitmq.reply-to") or queue_find(&connection.host.topology, m.queue) != NULL
+    )
+    topology_unshare(connection)
+    if not lives:
+        return refuse_missing(refusal, False, m.queue, connection.host.name)
+    channel_remember(ch, m.queue)
+    if not m.no_wait:
+        queue_declare_ok_write(&connection.output, ch.number, m.queue, 0, 1)
+    return True
+
 cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noexcept nogil:
     cdef QueueDeclare m
     cdef BrokerQueue* b
@@ -168,6 +194,8 @@ cdef inline bint on_queue_declare(Channel* ch, Reader* r, Refusal* refusal) noex
     m.durable = m.durable and not m.exclusive
     if m.passive and m.queue.length == 0:  # only here, not the queue declared last
         return refuse_missing(refusal, False, m.queue, ch.connection.host.name)
+    if queue_is_address(m.queue):
+        return queue_declare_address(ch, &m, refusal)
     if m.passive:
         b = queue_open(ch, &m.queue, refusal)
     else:
@@ -272,7 +300,9 @@ cdef inline bint on_queue_delete(Channel* ch, Reader* r, Refusal* refusal) noexc
     if not queue_name(ch, &m.queue, refusal):
         return False
     connection.server.lock.lock()
-    b = <BrokerQueue*> queue_find(&connection.host.topology, m.queue)
+    b = NULL
+    if not queue_is_address(m.queue):
+        b = <BrokerQueue*> queue_find(&connection.host.topology, m.queue)
     if b != NULL:
         done = queue_delete_check(connection, &m, b, refusal)
         if done:
