@@ -332,7 +332,7 @@ def test_a_broker_that_cannot_be_reached(caplog: pytest.LogCaptureFixture) -> No
     counts.start(lambda: False)
     try:
         eventually(lambda: "are not counted until" in caplog.text)
-        with pytest.raises(ConnectionFailed, match="has not counted the messages of queues: 127.0.0.1:9") as refusal:
+        with pytest.raises(ConnectionFailed, match=r"has not counted .*: 127\.0\.0\.1:9") as refusal:
             counts.get(["q"], 0.0)
         assert "secret" not in str(refusal.value) + caplog.text
     finally:
@@ -354,7 +354,7 @@ def test_many_requests_at_a_time_ask_once(url: str) -> None:
 
 
 def test_a_consumer_without_queues(url: str) -> None:
-    with Consumer(url, QueueSource(lambda: [])) as consumer:
+    with Consumer(url, QueueSource(list)) as consumer:
         assert consumer._client.drain() == Drain(0.0, 0, 0.0, ())
 
 

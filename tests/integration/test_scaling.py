@@ -121,7 +121,7 @@ def test_a_backlog_is_counted(tmp_path: Path, broker: Broker, new_queue: Callabl
 
 def test_a_broker_that_goes_away_and_comes_back(tmp_path: Path, mortal: Broker) -> None:
     [port] = free_ports(1)
-    mortal.declare("lasting", durable=True)
+    mortal.declare("lasting")
     mortal.publish("lasting", [b"0"] * 10, delivery_mode=2)
     (tmp_path / "worker.py").write_text(WORKER.format(queue="lasting"))
     with running(tmp_path, mortal, "worker:app", "--metrics-port", str(port)):

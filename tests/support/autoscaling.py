@@ -1,4 +1,4 @@
-"""A horizontal pod autoscaler over the simulator: pods that start late, and a policy that says how many there should be.
+"""A horizontal pod autoscaler over the simulator: pods that start late, and a policy for their number.
 
 The simulator runs a scenario that is known beforehand, and the same one always gives the same figures. So the loop is
 closed by simulating from the start again for each decision, with the pods of all decisions so far.

@@ -31,8 +31,8 @@ def scale_pages(drain: Callable[[], Drain]) -> dict[str, Callable[[], Page]]:
 
     Notes
     -----
-    The status is 503, and ``seconds`` is null, while the time is unknown: KEDA then keeps the number of replicas, or
-    uses its ``fallback``. A number that is not known to be right would scale.
+    The status is 503, and ``seconds`` is null, while the time is unknown: KEDA leaves this worker out of its mean. A
+    guess would scale.
     """
     return {"/scale": lambda: _page(drain)}
 

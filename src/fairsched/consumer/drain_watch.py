@@ -46,7 +46,7 @@ class DrainWatch:
     def __init__(self, urls: Sequence[str], over: Callable[[], bool]) -> None:
         self._counts = QueueCounts(urls)
         self._times = HandlerTimes()
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # the collector may run code that asks once more
         self._counts.start(over)
 
     def end(self, timeout: float) -> None:

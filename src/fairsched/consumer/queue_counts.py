@@ -68,8 +68,8 @@ class QueueCounts(SideConnection):
         Parameters
         ----------
         queues : collection of str
-            The queues, at least one. Those that do not exist, or that the broker does not tell about, are missing in the answer, and
-            so are queues that were not asked about when the broker was asked last.
+            The queues, at least one. The answer lacks those that do not exist, that the broker does not tell about, and
+            that were not asked for when the broker was asked last.
         timeout : float
             Seconds to wait for the broker. Counts of the last minute are returned if it does not answer in time.
 
