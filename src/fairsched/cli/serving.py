@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from fairsched.cli.httpserver import Page
+    from fairsched.consumer.drain import Drain
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +39,17 @@ def metrics_of(app: App) -> Collector:
     return collector(app)
 
 
+def drain_of(app: App) -> Drain:
+    """Return how long the queues of an app's consumer take to drain; RuntimeError if none is running."""
+    return app._running()._client.drain()
+
+
 def serve_pages(
-    settings: Settings, serving: ExitStack, state: Callable[[], ConsumerState], metrics: Callable[[], Collector]
+    settings: Settings,
+    serving: ExitStack,
+    state: Callable[[], ConsumerState],
+    metrics: Callable[[], Collector],
+    drain: Callable[[], Drain] | None = None,
 ) -> None:
     """Serve health probes and metrics as far as they are set, with one server for each port, until `serving` is left.
 
@@ -53,6 +63,8 @@ def serve_pages(
         Returns the state to answer probes with.
     metrics : callable
         Returns what is exported; called only if metrics are, since it needs prometheus_client.
+    drain : callable, optional
+        Returns how long queues take to drain; then the page is served beside the metrics.
     """
     pages: dict[int, dict[str, Callable[[], Page]]] = {}
     if settings.health_port not in (None, OFF):
@@ -60,7 +72,12 @@ def serve_pages(
 
         pages[int(settings.health_port)] = health_pages(state)
     if settings.metrics_port not in (None, OFF):
-        pages.setdefault(int(settings.metrics_port), {}).update(_metrics_pages(metrics, serving))
+        page = pages.setdefault(int(settings.metrics_port), {})
+        page.update(_metrics_pages(metrics, serving))
+        if drain is not None:
+            from fairsched.cli.scalepage import scale_pages
+
+            page.update(scale_pages(drain))
     for port, answers in pages.items():
         from fairsched.cli.httpserver import EVERYWHERE, HttpServer
 

@@ -405,7 +405,8 @@ METRICS_PORT = Option(
     None,
     "off",
     "PORT|off",
-    "Serve Prometheus metrics, /metrics, over HTTP on this port of all interfaces; 0: a free port. May be health_port.",
+    "Serve /metrics for Prometheus, and of a worker /scale for KEDA, over HTTP on this port of all interfaces; 0: a "
+    "free port. May be health_port.",
 )
 CONTROL = Option(
     "control",

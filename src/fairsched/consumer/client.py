@@ -20,6 +20,7 @@ from fairsched.amqp.urls import endpoint
 from fairsched.consumer.changing.queue_changes import Done, removed_early
 from fairsched.consumer.changing.queue_watcher import QueueWatcher
 from fairsched.consumer.changing.uninterrupted import uninterrupted
+from fairsched.consumer.drain_watch import DrainWatch
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
 from fairsched.consumer.handling.described import described
 from fairsched.consumer.handling.failures import FailurePolicy
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
+    from fairsched.consumer.drain import Drain
     from fairsched.delivery._delivery import Message
     from fairsched.lanes.membership import LaneMembership
     from fairsched.lanes.own_lanes import Activity
@@ -126,6 +128,8 @@ class Client(MessageSource, ConsumerEvents):
         self._paused: frozenset[str] = frozenset()
         #: Asks the source of queues, if there is one.
         self._watcher: QueueWatcher | None = None
+        #: Asks the broker for backlogs, from the first call of `drain` on.
+        self._drain_watch: DrainWatch | None = None
         #: Returns the result of a coroutine, in any thread but that of its event loop; set by an owner that has a loop.
         self.wait_for: Callable[[Any], Any] | None = None
         #: What is told when an added queue is consumed, and when a removed one is forgotten.
@@ -319,7 +323,8 @@ class Client(MessageSource, ConsumerEvents):
 
         None if none was handled, or if some are deferred: how long these take, the handler's time does not say.
         """
-        return self.service_ns * 1e-9 / self.settings.workers if self.handled_count and not self.deferring else None
+        seconds = self.handler_seconds()
+        return None if seconds is None else seconds / self.settings.workers
 
     def _unsettled(self) -> int:
         return self.io_thread.channels.unsettled()
@@ -454,6 +459,8 @@ class Client(MessageSource, ConsumerEvents):
                 self._retries.close(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             for beside in self._beside():
                 beside.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
+            if self._drain_watch is not None:
+                self._drain_watch.end(min(_ANSWER_TIMEOUT, max(_CLOSE_LEAST, self._left())))
             self._log_end()
 
     def _log_end(self) -> None:
@@ -806,15 +813,16 @@ class Client(MessageSource, ConsumerEvents):
         check_hashable(name)
         outlook = self.worker_queues.outlook(name)
         check_known(name, outlook, self.settings, self.worker_queues.stats() if outlook is None else ())
-        return self._explained(name, outlook, self.state(), self._occupied())
+        return self._explained(name, outlook, self.state(), self.occupied())
 
     def explain_slots(self, names: Iterable[Hashable]) -> list[Explanation]:
         """Return why those of some slots wait that are still there."""
-        state, occupied = self.state(), self._occupied()
+        state, occupied = self.state(), self.occupied()
         outlooks = ((name, self.worker_queues.outlook(name)) for name in names)
         return [self._explained(name, found, state, occupied) for name, found in outlooks if found is not None]
 
-    def _occupied(self) -> dict[str, Unsettled]:
+    def occupied(self) -> dict[str, Unsettled]:
+        """Return the filling of every consumed queue's window."""
         return self.io_thread.channels.occupied() if self._started else {}
 
     def _explained(
@@ -823,6 +831,35 @@ class Client(MessageSource, ConsumerEvents):
         law = self.shedding.law_of(self.worker_queues.queues, name) if self.shedding and outlook is not None else None
         subkeys = self.worker_queues.subkeys(name) if self.settings.subkey is not None and outlook is not None else None
         return explained(name, self.settings, state, outlook, occupied, law, subkeys)
+
+    def drain(self) -> Drain:
+        """Return the seconds that the workers of all processes take for what is in the queues.
+
+        Raises
+        ------
+        ConnectionFailed
+            If the broker does not say how many messages the queues have.
+        RuntimeError
+            If the consumer was not started, or is closed.
+
+        Notes
+        -----
+        The first call opens a connection beside that of the consumer, and has messages timed from then on.
+        """
+        self.check_process()
+        with self._guard:
+            self.check_open()
+            if not self._started:
+                raise RuntimeError("the consumer was not started")
+            if self._drain_watch is None:
+                self.time_messages()
+                self._drain_watch = DrainWatch(self.settings.urls, _ended(self.io_thread))
+            watch = self._drain_watch
+        return watch.look(self)
+
+    def handler_seconds(self) -> float | None:
+        """Return the mean seconds that handlers took lately; None if none was called, or one deferred its message."""
+        return self.service_ns * 1e-9 if self.handled_count and not self.deferring else None
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""

@@ -42,6 +42,10 @@ class ConstantCost:
         """Return what to add to the charge once the handler took `elapsed` nanoseconds."""
         return 0
 
+    def handler_seconds(self, slot: Hashable) -> float | None:
+        """Return the mean seconds that handlers lately took for messages of a slot, if this model measures them."""
+        return None
+
 
 class BytesCost(ConstantCost):
     """A message costs the bytes of its body, at least 1: shares are shares of volume."""
@@ -95,6 +99,11 @@ class TimeCost(ConstantCost):
         means[whose] = measured if before is None else before + self._GAIN * (measured - before)
         self._common += self._GAIN * (measured - self._common)
         return measured - message.cost
+
+    def handler_seconds(self, slot: Hashable) -> float | None:
+        """Return the mean of the slot's recent messages in seconds; None for a slot without, or with subkeys."""
+        mean = None if self._by_subkey else self._means.get(slot)
+        return None if mean is None else mean * 1e-9
 
 
 class FunctionCost(ConstantCost):

@@ -14,7 +14,7 @@ from fairsched.cli import exits
 from fairsched.cli.loading import load_app, load_function
 from fairsched.cli.parameters import config_option, settings_options
 from fairsched.cli.reloading import Reload, is_wanted
-from fairsched.cli.serving import metrics_of, serve_pages, set_up_logging
+from fairsched.cli.serving import drain_of, metrics_of, serve_pages, set_up_logging
 from fairsched.config.consumer_options import LOG_LEVEL
 from fairsched.config.settings import Settings
 from fairsched.config.source_table import source_of
@@ -46,7 +46,7 @@ def run(reference: str, config: Path | None, **given: Any) -> None:
     if is_wanted():
         app._reload = Reload(app, given, config, settings)
     with ExitStack() as serving:
-        serve_pages(settings, serving, lambda: app.state, lambda: metrics_of(app))
+        serve_pages(settings, serving, lambda: app.state, lambda: metrics_of(app), lambda: drain_of(app))
         _serve_control(app, settings, serving)
         _run(app, settings)
 
