@@ -441,7 +441,8 @@ class IOThread(ConnectionThread):
         names = [name for name in queues if not self._changes.is_changing(name)]
         retries = {name: self._settings.retries[name] for name in names if name in self._settings.retries}
         declared = wanted_queues({name: self._settings.queues[name] for name in names})
-        declared += first_declarations(retries)
+        delayed = self._owner.delayed_retries(names, transport.server_properties)
+        declared += first_declarations(retries, delayed)
         if declared:
             one.declarations.declare_all(declared, lambda error: self._on_declared(one, transport, names, error))
         else:
