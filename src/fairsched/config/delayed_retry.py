@@ -9,14 +9,11 @@ Source: RabbitMQ 4.3, "Quorum Queues", section "Delayed Retries"; ``calculate_re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fairsched.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from fairsched.config.retry import Retry
-
-__all__ = ["DELAYS_RETURNS", "arguments_of", "check_arguments", "obstacle"]
+__all__ = ["DELAYS_RETURNS", "Rule", "arguments_of", "check_arguments", "obstacle"]
 
 #: Arguments of a queue: which of the messages that come back are delayed, and for how many milliseconds.
 TYPE, SHORTEST, LONGEST = "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"
@@ -28,6 +25,25 @@ DELAYS_RETURNS, _DELAYS_FAILURES = ("returned", "all"), ("failed", "all")
 _LIMIT = "x-delivery-limit"
 #: That of RabbitMQ, if there is no argument; and a limit that is never reached, which RabbitMQ 3.10 accepts, too.
 _USUAL_LIMIT, _NO_LIMIT = 20, 1_000_000
+
+
+class Rule(Protocol):
+    """The part of `fairsched.Retry` that says how long a message waits."""
+
+    @property
+    def max_attempts(self) -> int:
+        """Maximum number of handler calls."""
+
+    @property
+    def jitter(self) -> bool:
+        """Whether delays are random."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The first and the longest delay, in seconds."""
+
+    def delays(self, attempt: int) -> tuple[float, ...]:
+        """Return the possible delays after a failed attempt, in seconds."""
 
 
 def check_arguments(queue: str, arguments: Mapping[str, Any]) -> None:
@@ -78,12 +94,12 @@ def _check_delay(queue: str, name: str, value: Any) -> None:
         )
 
 
-def arguments_of(retry: Retry) -> dict[str, Any]:
+def arguments_of(retry: Rule) -> dict[str, Any]:
     """Return the arguments of a quorum queue that makes the delays of a retry rule itself.
 
     Parameters
     ----------
-    retry : Retry
+    retry : Rule
         The rule.
 
     Returns
@@ -107,7 +123,7 @@ def arguments_of(retry: Retry) -> dict[str, Any]:
     return {"x-queue-type": "quorum", TYPE: "failed", SHORTEST: shortest, LONGEST: longest, _LIMIT: _NO_LIMIT}
 
 
-def obstacle(arguments: Mapping[str, Any], retry: Retry) -> str | None:
+def obstacle(arguments: Mapping[str, Any], retry: Rule) -> str | None:
     """Say why a queue with these arguments cannot make the delays of a retry rule; None: it can, from RabbitMQ 4.3 on.
 
     An empty text: it is not meant to. O(attempts). Safe from any thread.
@@ -124,13 +140,13 @@ def obstacle(arguments: Mapping[str, Any], retry: Retry) -> str | None:
     return _unlike(retry, shortest, arguments.get(LONGEST, shortest))
 
 
-def _bounds(retry: Retry) -> tuple[int, int]:
+def _bounds(retry: Rule) -> tuple[int, int]:
     """Return the shortest and the longest delay in milliseconds, as a queue has them."""
     first, longest = retry.bounds
     return max(1, round(first * 1000)), max(1, round(longest * 1000))
 
 
-def _unlike(retry: Retry, shortest: int, longest: int) -> str | None:
+def _unlike(retry: Rule, shortest: int, longest: int) -> str | None:
     """Say how the delays of a queue differ from those of a rule; None: they are the same."""
     if retry.jitter:
         return "a queue has no random delays, so jitter must be False, got True"
@@ -139,7 +155,7 @@ def _unlike(retry: Retry, shortest: int, longest: int) -> str | None:
         if wanted != made:
             return (
                 f"after attempt {attempt} a queue waits {made} ms, {attempt} times its first delay up to the longest, "
-                f"and backoff={retry.backoff!r} {wanted} ms; they agree if the longest delay is at most three times "
+                f"and this rule {wanted} ms; they agree if the longest delay is at most three times "
                 "the first, or max_attempts is at most 3"
             )
     return None

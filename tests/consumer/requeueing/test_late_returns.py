@@ -48,7 +48,6 @@ def test_two_late_ones_are_warned_about_once(caplog: pytest.LogCaptureFixture, m
     returned = Returned()
     clock = returned.now
     monkeypatch.setattr("fairsched.consumer.requeueing.late_returns.time.monotonic", lambda: clock)
-    monkeypatch.setattr(f"{__name__}.time.monotonic", lambda: clock)
     returned.one()
     assert not warnings(caplog)
     clock += 10
@@ -82,7 +81,6 @@ def test_what_proves_nothing(
     returned = Returned()
     clock = returned.now
     monkeypatch.setattr("fairsched.consumer.requeueing.late_returns.time.monotonic", lambda: clock)
-    monkeypatch.setattr(f"{__name__}.time.monotonic", lambda: clock)
     for _ in range(4):
         clock += 10
         one(returned)
