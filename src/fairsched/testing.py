@@ -18,6 +18,7 @@ from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
 from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.explanation import check_consumed
 from fairsched.consumer.handling.around import around_coroutine, around_plain, around_thread
+from fairsched.consumer.handling.delayed_retries import DelayedRetries
 from fairsched.consumer.handling.failures import FailurePolicy, call_async
 from fairsched.consumer.handling.handler_thread import HandlerThread
 from fairsched.consumer.handling.retries import Retries, copy_properties
@@ -97,7 +98,7 @@ class _KeptCopies(Retries):
     """Retries whose copies are kept instead of published."""
 
     def __init__(self, rules: Mapping[str, Retry], keep: Callable[[Message, Declaration, bytes], None]) -> None:
-        super().__init__(rules, (), _requeue)
+        super().__init__(rules, (), DelayedRetries(), _requeue)
         self._keep = keep
 
     def send(self, message: Message, declaration: Declaration, attempt: int, error: Exception, what: str) -> None:

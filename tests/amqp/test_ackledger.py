@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles.dwrr import ReferenceLedger
+from pika import spec
+from pika.frame import decode_frame
 from support.collecting import collecting
 
 from fairsched.amqp._ackledger import AckLedger
 
-ACK, REQUEUE, REJECT = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT
+ACK, REQUEUE, REJECT, FAIL = AckLedger.ACK, AckLedger.REQUEUE, AckLedger.REJECT, AckLedger.FAIL
 
 
 def ledger_with(tags: int) -> AckLedger:
@@ -30,7 +32,7 @@ def test_a_contiguous_prefix_is_one_frame() -> None:
     assert (ledger.outstanding, ledger.pending) == (2, 0)
 
 
-@pytest.mark.parametrize("verdict", [ACK, REQUEUE, REJECT])
+@pytest.mark.parametrize("verdict", [ACK, REQUEUE, REJECT, FAIL])
 def test_what_a_finalizer_settles_while_others_are_flushed_is_not_lost(verdict: int) -> None:
     ledger = ledger_with(200)
     settled = [2, 4, 6]
@@ -76,6 +78,22 @@ def test_a_refusal_leaves_before_the_acknowledgement_that_spans_it() -> None:
     assert ledger.flush() == [(REQUEUE, 2, False), (ACK, 3, True)]
 
 
+def test_a_failure_is_rejected_and_everything_else_refused_is_nacked() -> None:
+    """And what a quorum queue counts as a failure is one frame for each, whatever is acknowledged round it."""
+    ledger = ledger_with(4)
+    for tag, verdict in ((1, ACK), (2, FAIL), (3, REQUEUE), (4, REJECT)):
+        ledger.settle(tag, verdict)
+    octets, found = ledger.frames(7), []
+    while octets:
+        size, frame = decode_frame(octets)
+        octets = octets[size:]
+        assert frame.channel_number == 7
+        found.append(frame.method)
+    assert [type(method) for method in found] == [spec.Basic.Ack, spec.Basic.Reject, spec.Basic.Nack, spec.Basic.Nack]
+    assert [method.delivery_tag for method in found] == [1, 2, 3, 4]
+    assert [method.requeue for method in found[1:]] == [True, True, False]
+
+
 def test_settling_is_idempotent() -> None:
     ledger = ledger_with(2)
     assert ledger.settle(1, ACK)
@@ -103,7 +121,7 @@ def test_settled_but_not_sent_still_takes_up_room() -> None:
 
 def test_unknown_verdict() -> None:
     with pytest.raises(ValueError, match="verdict must be"):
-        ledger_with(1).settle(1, 3)
+        ledger_with(1).settle(1, 4)
 
 
 def test_an_acknowledgement_never_spans_what_is_left_to_the_broker() -> None:
@@ -118,7 +136,7 @@ def test_an_acknowledgement_never_spans_what_is_left_to_the_broker() -> None:
 
 
 #: Stands for a verdict: the tag is left to the broker.
-LEAVE = 3
+LEAVE = 4
 
 
 @given(st.lists(st.one_of(st.just("deliver"), st.just("flush"), st.tuples(st.integers(0, 200), st.integers(0, LEAVE)))))

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp.commands import Queue
+from pika.exceptions import ChannelClosedByBroker
 from support.waiting import eventually
 from support.wireclient import Server, WireClient
+
+from fairsched import Retry
 
 
 @contextmanager
@@ -230,6 +233,25 @@ def test_a_consumer_that_does_not_acknowledge_is_timed_out(connect):
     assert closed[0].reply_code == 406
     assert "delivery acknowledgement on channel 1 timed out. Timeout value used: 100 ms" in closed[0].reply_text
     assert bodies(connect().channel(), "q") == [b"x"]
+
+
+def test_delays_of_a_quorum_queue_are_accepted_compared_and_ignored(connect):
+    """As RabbitMQ 4.3 accepts them; retries of such a queue are copied here."""
+    arguments = Retry(5, backoff=10, jitter=False).queue_arguments
+    channel = connect().channel()
+    channel.queue_declare("q", arguments=arguments)
+    channel.queue_declare("q", arguments=arguments)
+    publish(channel, "q", "x")
+    channel.basic_reject(channel.basic_get("q")[0].delivery_tag)
+    assert bodies(channel, "q") == [b"x"]  # at once
+    with pytest.raises(ChannelClosedByBroker, match="inequivalent arg 'x-delayed-retry-max' for queue 'q'"):
+        channel.queue_declare("q", arguments={**arguments, "x-delayed-retry-max": 11_000})
+
+
+@pytest.mark.parametrize("name", ["x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"])
+def test_a_classic_queue_has_no_delays(connect, name):
+    with pytest.raises(ChannelClosedByBroker, match=f"invalid arg '{name}' for queue 'q' in vhost '/' of queue type"):
+        connect().channel().queue_declare("q", arguments={name: 1})
 
 
 def test_a_last_value_queue_keeps_the_newest_of_each_key(channel):

@@ -11,7 +11,15 @@ import pytest
 from fairsched import Limit, Message, Queue, Tenant
 from fairsched.consumer.client import Client
 from fairsched.consumer.settings import ConsumerSettings
-from fairsched.consumer.waits import CONSUMER_TIMEOUT, COUNTED_WAIT, PAUSE, WaitWarnings, overstay, slow_rates
+from fairsched.consumer.waits import (
+    CONSUMER_TIMEOUT,
+    COUNTED_WAIT,
+    PAUSE,
+    WaitWarnings,
+    consumer_timeout,
+    overstay,
+    slow_rates,
+)
 from fairsched.testing import FakeConsumer
 
 
@@ -43,6 +51,23 @@ def test_what_is_said_names_queue_numbers_and_limit() -> None:
     assert counted is not None
     assert "'q' counts deliveries" in counted
     assert "20 by default" in counted
+
+
+@pytest.mark.parametrize("arguments", [None, {}, {"x-consumer-timeout": "1000"}, {"x-consumer-timeout": 0}])
+def test_the_timeout_of_a_queue_without_one_is_the_usual_one(arguments: dict[str, Any] | None) -> None:
+    assert consumer_timeout(Queue("q", arguments=arguments)) == consumer_timeout(None) == CONSUMER_TIMEOUT
+
+
+def test_the_timeout_of_a_queue_counts(caplog: pytest.LogCaptureFixture) -> None:
+    queue = Queue("a", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 60_000})
+    shop = Shop(500)
+    shop.waits._timeout = {"a": consumer_timeout(queue), "b": CONSUMER_TIMEOUT}.__getitem__
+    with caplog.at_level(logging.WARNING):
+        shop.look(0.5, queue="b")
+        shop.look(0.5, queue="a")
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "those of queue 'a' too" in said
+    assert "longer than its x-consumer-timeout, 60 s, and" in said
 
 
 @pytest.mark.parametrize(("service", "workers", "warned"), [(3.0, 1, False), (4.0, 1, True), (4.0, 4, False)])

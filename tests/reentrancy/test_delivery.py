@@ -223,11 +223,11 @@ def test_a_whole_source_in_a_cycle_is_collected() -> None:
 # What may fail, and what is odd ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verdict", [-1, 3, 9, 10**6, -(10**6)])
-def test_a_verdict_is_one_of_three(verdict: int) -> None:
+@pytest.mark.parametrize("verdict", [-1, 4, 9, 10**6, -(10**6)])
+def test_a_verdict_is_one_of_four(verdict: int) -> None:
     source = Source(BODIES[:3])
     source.deliver()
-    with pytest.raises(ValueError, match=f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}"):
+    with pytest.raises(ValueError, match=f"verdict must be AckLedger.ACK, REQUEUE, REJECT or FAIL, got {verdict}"):
         source.sinks[1].settle(1, verdict)
     assert [source.sinks[1].settle(tag, what) for tag, what in ((1, ACK), (2, REQUEUE), (3, REJECT), (3, ACK))] == [
         True, True, True, False

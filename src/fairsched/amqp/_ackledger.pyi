@@ -5,6 +5,7 @@ class AckLedger:
     ACK: ClassVar[int]
     REQUEUE: ClassVar[int]
     REJECT: ClassVar[int]
+    FAIL: ClassVar[int]
     FRAME_SIZE: ClassVar[int]
     def __init__(self) -> None: ...
     @property

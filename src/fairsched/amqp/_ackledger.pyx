@@ -6,8 +6,8 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fairsched.core.amqp.ackledger cimport (
-    VERDICT_ACK, VERDICT_REJECT, VERDICT_REQUEUE, Frame, ackledger_clear, ackledger_deliver, ackledger_flush,
-    ackledger_init, ackledger_leave, ackledger_settle, ackledger_unsettled,
+    VERDICT_ACK, VERDICT_FAIL, VERDICT_REJECT, VERDICT_REQUEUE, Frame, ackledger_clear, ackledger_deliver,
+    ackledger_flush, ackledger_init, ackledger_leave, ackledger_settle, ackledger_unsettled,
 )
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
 
@@ -46,6 +46,7 @@ cdef class AckLedger:
     ACK = VERDICT_ACK
     REQUEUE = VERDICT_REQUEUE
     REJECT = VERDICT_REJECT
+    FAIL = VERDICT_FAIL
     FRAME_SIZE = SETTLEMENT_SIZE
 
     def __cinit__(self):
@@ -123,7 +124,8 @@ cdef class AckLedger:
         tag : int
             The delivery tag.
         verdict : int
-            `ACK` (processed), `REQUEUE` (back to the queue) or `REJECT` (dropped or dead-lettered).
+            `ACK` (processed), `REQUEUE` (back to the queue), `REJECT` (dropped or dead-lettered) or `FAIL` (back to
+            the queue, as a failure, which a quorum queue counts).
 
         Returns
         -------
@@ -133,11 +135,11 @@ cdef class AckLedger:
         Raises
         ------
         ValueError
-            If the verdict is none of the three.
+            If the verdict is none of the four.
         """
         cdef int done
-        if verdict not in (VERDICT_ACK, VERDICT_REQUEUE, VERDICT_REJECT):
-            raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}")
+        if verdict not in (VERDICT_ACK, VERDICT_REQUEUE, VERDICT_REJECT, VERDICT_FAIL):
+            raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE, REJECT or FAIL, got {verdict}")
         with cython.critical_section(self):
             done = ackledger_settle(&self.ledger, tag, verdict)
         if done < 0:
@@ -172,7 +174,7 @@ cdef class AckLedger:
         Returns
         -------
         list of (int, int, bool)
-            (verdict, delivery tag, multiple): each nack, then one ack for the contiguous settled prefix (multiple if it
+            (verdict, delivery tag, multiple): each nack or reject, then one ack for the contiguous settled prefix (multiple if it
             covers more than its own tag), then each remaining ack.
         """
         cdef uint64_t i, size = 0
@@ -196,7 +198,7 @@ cdef class AckLedger:
         Returns
         -------
         bytes
-            Frames of `FRAME_SIZE` octets, basic.ack and basic.nack. A nack comes after the acks, unless an ack would
+            Frames of `FRAME_SIZE` octets: basic.ack, basic.nack and basic.reject. A nack or reject comes after the acks, unless an ack would
             cover it: for a quorum queue, the broker defers settlements beyond a few dozen at once, and loses them if
             the channel is closed at that moment. A lost nack does no harm, since the message returns to its queue
             anyway; a lost ack would have the message handled twice.

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from fairsched.amqp.shortstring import LONGEST, is_short_string
+from fairsched.config.delayed_retry import check_arguments
 from fairsched.config.frozenmapping import FrozenMapping
 from fairsched.config.parameters import check_parameters
 from fairsched.config.pools import PRIORITIES, is_priority
@@ -60,7 +61,8 @@ class Queue:
     durable : bool, optional
         Whether the queue survives a restart of the broker; True by default, if the queue is declared.
     arguments : mapping, optional
-        Arguments of the declaration, such as ``{"x-queue-type": "quorum"}``.
+        Arguments of the declaration, such as ``{"x-queue-type": "quorum"}``. With the ``x-delayed-retry-…`` of
+        `Retry.queue_arguments`, a quorum queue of RabbitMQ 4.3 delays retries itself.
     bind : sequence of str or tuple
         Exchanges to bind the queue to: names, or tuples of name, routing key and, optionally, arguments.
     dead_letter : str, optional
@@ -147,6 +149,7 @@ class Queue:
         if self.arguments is not None:
             if not isinstance(self.arguments, Mapping) or not all(isinstance(name, str) for name in self.arguments):
                 raise self._refuse("arguments", "a mapping of names to values")
+            check_arguments(self.name, self.arguments)
             object.__setattr__(self, "arguments", FrozenMapping(self.arguments))
         if isinstance(self.bind, str | bytes | Mapping) or not isinstance(self.bind, Collection):
             raise self._refuse("bind", "a list of exchanges")

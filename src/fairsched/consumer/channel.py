@@ -450,5 +450,7 @@ def settle_by_pika(channel: Channel, frames: bytes) -> None:
         frames, method = frames[size:], found.method
         if isinstance(method, spec.Basic.Ack):
             channel.basic_ack(method.delivery_tag, method.multiple)
+        elif isinstance(method, spec.Basic.Reject):
+            channel.basic_reject(method.delivery_tag, method.requeue)
         else:
             channel.basic_nack(method.delivery_tag, method.multiple, method.requeue)

@@ -22,19 +22,22 @@ from fairsched.consumer.changing.queue_watcher import QueueWatcher
 from fairsched.consumer.changing.uninterrupted import uninterrupted
 from fairsched.consumer.drain_watch import DrainWatch
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
+from fairsched.consumer.handling.delayed_retries import DelayedRetries
 from fairsched.consumer.handling.described import described
 from fairsched.consumer.handling.failures import FailurePolicy
+from fairsched.consumer.handling.redelivered import Redelivered
 from fairsched.consumer.handling.retries import Retries
 from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
 from fairsched.consumer.requeueing.codel_returns import Shedding
+from fairsched.consumer.requeueing.late_returns import LateReturns
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.sharing.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
-from fairsched.consumer.waits import WaitWarnings, slow_rates
+from fairsched.consumer.waits import WaitWarnings, consumer_timeout, slow_rates
 from fairsched.consumer.worker_queues import WorkerQueues
 from fairsched.delivery._counters import Counters
 from fairsched.delivery._messagesource import MessageSource
@@ -90,16 +93,25 @@ class Client(MessageSource, ConsumerEvents):
         self.settings = settings
         self.worker_queues = WorkerQueues(settings)
         self.counters = Counters()
-        self._pace = Pace()
+        self._late_returns = LateReturns()
+        self._pace = Pace(self._late_returns)
+        self._delayed_retries = DelayedRetries()
+        self._delayed_retries.take(settings.queues, settings.retries)
         self._retries = self._retries_by(settings) if settings.retries else None
         self._failures = FailurePolicy(
             settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
         )
         #: Of handlers in threads.
         self.limits = TimeLimits(settings.time_limits, self.counters) if settings.time_limits else None
-        self._waits = WaitWarnings(settings.workers, self._unsettled, self._smaller)
+        self._waits = WaitWarnings(
+            settings.workers, self._unsettled, self._smaller,
+            timeout=lambda queue: consumer_timeout(self.settings.queues.get(queue)),
+        )  # fmt: skip
         codel = settings.codel
-        self.shedding = codel and Shedding(codel, self.counters, self._is_alone, self._advice)
+        self.shedding = codel and Shedding(
+            codel, self.counters, self._is_alone, self._advice, late_returns=self._late_returns
+        )
+        self.on_redelivered = self._redelivered = Redelivered(self._late_returns, self._retries)
         name = settings.options.share_group
         #: Keeps shares in step with those of other processes, if that is wanted.
         self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
@@ -142,7 +154,12 @@ class Client(MessageSource, ConsumerEvents):
         self._guard = threading.RLock()
 
     def _retries_by(self, settings: ConsumerSettings) -> Retries:
-        return Retries(settings.retries, settings.urls, self._pace.requeue, settings.home_of)
+        return Retries(settings.retries, settings.urls, self._delayed_retries, self._pace.requeue, settings.home_of)
+
+    def delayed_retries(self, queues: Collection[str], server_properties: Mapping[str, Any] | None) -> Collection[str]:
+        """Return those of some queues whose retries the broker at the end of their connection delays."""
+        self._late_returns.connected()
+        return self._delayed_retries.connected(queues, server_properties)
 
     def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
         from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
@@ -611,10 +628,11 @@ class Client(MessageSource, ConsumerEvents):
         if settings.divisor != before.divisor:
             quanta = {name: one for name, one in settings.quanta.items() if before.quanta.get(name, one) != one}
             self.worker_queues.set_quanta(quanta)
+        self._delayed_retries.take(settings.queues, settings.retries)
         if self._retries is not None:
             self._retries.take(settings.retries)
         elif settings.retries:
-            self._retries = self._retries_by(settings)
+            self._retries = self._redelivered.retries = self._retries_by(settings)
             if self._started:
                 self._retries.begin(self.io_thread.declarations, _ended(self.io_thread))
         self._failures.take(settings.policies, self._retries)
@@ -737,6 +755,7 @@ class Client(MessageSource, ConsumerEvents):
                 self.worker_queues.remove(before, queue)
                 self.counters.forget(queue)
                 self._waits.forget(queue)
+                self._late_returns.forget(queue)
                 if self.shedding and settings.key is None:
                     self.shedding.forget(queue)
             if self._started:

@@ -443,11 +443,12 @@ class IOThread(ConnectionThread):
         names = [name for name in queues if not self._changes.is_changing(name)]
         wanted = set(names)
         retries = {name: self._settings.retries[name] for name in names if name in self._settings.retries}
+        delayed = self._owner.delayed_retries(names, transport.server_properties)
         declared: list[Declaration | LayoutDeclaration] = [
             *([] if self._settings.lock is None else [lock(self._settings.lock)]),
             *(LayoutDeclaration(lanes) for lanes in self._settings.lanes if not wanted.isdisjoint(lanes.bucket_names)),
             *wanted_queues({name: self._settings.queues[name] for name in names}),
-            *first_declarations(retries),
+            *first_declarations(retries, delayed),
         ]
         if declared:
             one.declarations.declare_all(declared, lambda error: self._on_declared(one, transport, names, error))

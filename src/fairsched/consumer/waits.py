@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fairsched.consumer.requeueing.budget import COUNTS
 
 if TYPE_CHECKING:
+    from fairsched.config.queues import Queue
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.delivery._delivery import Message
 
@@ -23,7 +24,20 @@ COUNTED_WAIT = 10.0
 SLOW, PAUSE = 5_000_000, 1.0
 
 
-def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None:
+def consumer_timeout(queue: Queue | None) -> float:
+    """Return the seconds for which the broker leaves a message of a queue unsettled, by its arguments. O(1)."""
+    found = ((queue.arguments if queue is not None else None) or {}).get("x-consumer-timeout")
+    return found / 1000 if isinstance(found, int) and not isinstance(found, bool) and found > 0 else CONSUMER_TIMEOUT
+
+
+def _limit(timeout: float) -> str:
+    """Name the limit of a queue, for a warning."""
+    if timeout == CONSUMER_TIMEOUT:
+        return f"consumer_timeout, {timeout:g} s by default"
+    return f"its x-consumer-timeout, {timeout:g} s"
+
+
+def overstay(queue: str, here: int, seconds: float, counted: bool, timeout: float = CONSUMER_TIMEOUT) -> str | None:
     """Say what becomes of messages that wait here for so long, or return None if nothing does.
 
     Parameters
@@ -36,6 +50,8 @@ def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None
         That it takes to handle them.
     counted : bool
         Whether the queue counts how often a message was delivered.
+    timeout : float
+        Seconds for which the broker leaves a message of the queue unsettled.
 
     Returns
     -------
@@ -47,10 +63,10 @@ def overstay(queue: str, here: int, seconds: float, counted: bool) -> str | None
     O(1). Pure.
     """
     what = f"{here} messages are here and need {seconds:.3g} s"
-    if seconds > CONSUMER_TIMEOUT:
+    if seconds > timeout:
         return (
             f"{what}, those of queue {queue!r} too: RabbitMQ closes the channel of a message that is unsettled for "
-            f"longer than consumer_timeout, {CONSUMER_TIMEOUT:g} s by default, and delivers all of them again"
+            f"longer than {_limit(timeout)}, and delivers all of them again"
         )
     if counted and seconds > COUNTED_WAIT:
         return (
@@ -79,20 +95,24 @@ def slow_rates(settings: ConsumerSettings) -> Iterator[str]:
     """
     usual = settings.default_limit
     if settings.key is None:
-        found = [(f"queue {name!r}", settings.limits.get(name, usual), size) for name, size in settings.windows.items()]
+        found = [
+            (f"queue {name!r}", settings.limits.get(name, usual), size, consumer_timeout(settings.queues.get(name)))
+            for name, size in settings.windows.items()
+        ]
     else:
         tenants = [usual, *settings.limits.values()]
         limited = [limit for limit in tenants if limit is not None and limit.rate is not None]
         slowest = min(limited, key=lambda limit: limit.per_second or 0.0, default=None)
-        found = [("one tenant", slowest, sum(settings.windows.values()))]
-    for whose, limit, window in found:
+        shortest = min(map(consumer_timeout, settings.queues.values()), default=CONSUMER_TIMEOUT)
+        found = [("one tenant", slowest, sum(settings.windows.values()), shortest)]
+    for whose, limit, window, timeout in found:
         rate = None if limit is None else limit.per_second
-        if rate is not None and window / rate > CONSUMER_TIMEOUT:
+        if rate is not None and window / rate > timeout:
             yield (
                 f"a window full of messages of {whose}, {window} of them, needs {window / rate:.3g} s at a rate of "
                 f"{rate:.3g} a second: RabbitMQ closes the channel of a message that is unsettled for longer than "
-                f"consumer_timeout, {CONSUMER_TIMEOUT:g} s by default, and delivers all of them again; use a prefetch "
-                f"of at most {max(1, int(rate * CONSUMER_TIMEOUT))}"
+                f"{_limit(timeout)}, and delivers all of them again; use a prefetch of at most "
+                f"{max(1, int(rate * timeout))}"
             )
 
 
@@ -107,6 +127,8 @@ class WaitWarnings:
         Returns the number of unsettled messages.
     advice : callable
         Returns the remedy, a sentence.
+    timeout : callable
+        ``timeout(queue)``: the seconds for which the broker leaves a message of a queue unsettled.
     clock : callable
         Returns seconds.
 
@@ -121,8 +143,10 @@ class WaitWarnings:
         here: Callable[[], int],
         advice: Callable[[], str],
         *,
+        timeout: Callable[[str], float] = lambda _: CONSUMER_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._timeout = timeout
         self._workers = workers
         self._here = here
         self._advice = advice
@@ -149,7 +173,8 @@ class WaitWarnings:
             return
         self._again_at = now + PAUSE
         here = self._here()
-        reason = overstay(queue, here, here * service / self._workers, queue in self._counting)
+        needed = here * service / self._workers
+        reason = overstay(queue, here, needed, queue in self._counting, self._timeout(queue))
         if reason is not None:
             self._warned.add(queue)
             _log.warning("%s. %s", reason, self._advice())

@@ -40,8 +40,8 @@ from libc.string cimport memcpy
 
 from fairsched.amqp._ackledger cimport AckLedger
 from fairsched.core.amqp.ackledger cimport (
-    VERDICT_ACK as ACK, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver, ackledger_leave,
-    ackledger_settle,
+    VERDICT_ACK as ACK, VERDICT_FAIL as FAIL, VERDICT_REJECT as REJECT, VERDICT_REQUEUE as REQUEUE, ackledger_deliver,
+    ackledger_leave, ackledger_settle,
 )
 from fairsched.core.amqp.ackpolicy cimport (
     ACKS_AFTER_PAUSE, ACKS_DUE, ACKS_PERIOD, AcksDue, ackpolicy_due, ackpolicy_note_here, ackpolicy_rested,
@@ -410,10 +410,10 @@ cdef class ChannelDeliveries:
         RuntimeError
             This is a copy in a child process.
         ValueError
-            The verdict is none of the three.
+            The verdict is none of the four.
         """
-        if verdict not in (ACK, REQUEUE, REJECT):
-            raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE or REJECT, got {verdict}")
+        if verdict not in (ACK, REQUEUE, REJECT, FAIL):
+            raise ValueError(f"verdict must be AckLedger.ACK, REQUEUE, REJECT or FAIL, got {verdict}")
         return self.settle_one(tag, verdict, ACK if self.keeps_messages else verdict)
 
     cdef bint settle_one(self, uint64_t tag, int verdict, int sent) except -1:
@@ -460,7 +460,7 @@ cdef class ChannelDeliveries:
         """Count settlements, and have them sent; say whether it is time to."""
         cdef Settlements settlements = self.settlements
         cdef AckLedger ledger = self.ledger
-        settlements.counters.count(COUNT_ACKED + verdict, count)
+        settlements.counters.count(COUNT_ACKED + (REQUEUE if verdict == FAIL else verdict), count)
         settlements.note_unsent(self)
         return is_due(settlements.policy, ackpolicy_due(
             &settlements.policy.state, count, ledger.ledger.acked_size + ledger.ledger.refused_size, self.window

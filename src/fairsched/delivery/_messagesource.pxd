@@ -10,6 +10,7 @@ cdef class MessageSource:
     cdef public bint returning  # what is buffered goes back to its queues, and nothing more is handed out
     cdef public bint stopped
     cdef public object shedding
+    cdef public object on_redelivered
     cdef readonly Settlements settlements
     cdef public double service_ns       # mean of the handlers' time, in nanoseconds
     cdef readonly int64_t handled_count
@@ -27,6 +28,7 @@ cdef class MessageSource:
     cdef int take_all(self, FairQueue worker_queue, list found, Py_ssize_t limit) except -1
     cdef int leave_usable(self, FairQueue worker_queue, list found, Py_ssize_t begin) except -1
     cdef bint is_returned(self, object worker_queue, Message message) except -1
+    cdef bint is_settled_again(self, Message message) except -1
     cdef int note_handled(self, object worker_queue, Message message, int64_t elapsed) except -1
     cdef int64_t note_time(self, int64_t elapsed, int64_t count) except? -1
     cdef int note_one(self, object worker_queue, Message message, int64_t elapsed) except -1

@@ -13,6 +13,7 @@ class MessageSource:
     returning: bool
     stopped: bool
     shedding: Any
+    on_redelivered: Callable[[Message], bool] | None
     service_ns: float
     @property
     def settlements(self) -> Settlements: ...

@@ -81,6 +81,9 @@ cdef class MessageSource:
         Whether it is about to end.
     shedding : Shedding or None
         Asked about each message that is taken.
+    on_redelivered : callable or None
+        Called with each message taken that was delivered before; returns True if it was settled, and is not to be
+        handled.
     service_ns : float
         Nanoseconds for which handlers ran, in the mean of the last hundred.
     handled_count : int
@@ -295,13 +298,17 @@ cdef class MessageSource:
     cdef int leave_usable(self, FairQueue worker_queue, list found, Py_ssize_t begin) except -1:
         """Leave out of a list, from there on, what `is_usable` says is not to be handled; where nothing is shed."""
         cdef Message message
+        cdef bint asks
         cdef ChannelDeliveries living = None  # no Python code has run since it was seen to be
         while begin < PyList_GET_SIZE(found):
             message = <Message?> <object> PyList_GET_ITEM(found, begin)
-            if living is not None and message.origin is living:
+            asks = self.on_redelivered is not None and message.redelivered
+            if living is not None and message.origin is living and not asks:
                 begin += 1
             elif self.is_usable(worker_queue, message):
-                living = <ChannelDeliveries> message.origin if isinstance(message.origin, ChannelDeliveries) else None
+                living = None
+                if not asks and isinstance(message.origin, ChannelDeliveries):
+                    living = <ChannelDeliveries> message.origin
                 begin += 1
             else:
                 living = None
@@ -325,11 +332,13 @@ cdef class MessageSource:
     cdef bint is_usable(self, object worker_queue, Message message) except -1:
         """Whether a message just taken is one to handle; if not, its slot was charged for nothing."""
         cdef object origin = message.origin
-        # Its channel may be gone, and the broker delivers it again, or about to be closed; or it waited too long, and
-        # was sent back.
+        # Its channel may be gone, and the broker delivers it again, or about to be closed; or it has had all its
+        # attempts; or it waited too long, and was sent back.
         if (<ChannelDeliveries> origin).alive if isinstance(origin, ChannelDeliveries) else origin.alive:
             if isinstance(origin, ChannelDeliveries) and (<ChannelDeliveries> origin).leaving:
                 message.return_unhandled()
+            elif self.on_redelivered is not None and message.redelivered and self.is_settled_again(message):
+                pass
             elif self.shedding is None or not self.is_returned(worker_queue, message):
                 return True
         self.charge(worker_queue, message, -(<object> message.cost))
@@ -341,6 +350,14 @@ cdef class MessageSource:
             return self.shedding.returns(worker_queue, message.slot, message)
         except BaseException:
             message.settle(REQUEUE)
+            raise
+
+    cdef bint is_settled_again(self, Message message) except -1:
+        """Whether a redelivered message is settled instead of handled; one that this fails with is requeued."""
+        try:
+            return self.on_redelivered(message)
+        except BaseException:
+            message.carry_out(REQUEUE)  # also if it was about to be settled as one that failed
             raise
 
     def messages(self, worker_queue, slice, over):

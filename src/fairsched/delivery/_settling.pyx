@@ -84,7 +84,7 @@ def settle_all(list messages not None, int verdict):
     ----------
     messages : list of Message
     verdict : int
-        `AckLedger.ACK`, `REQUEUE` or `REJECT`.
+        `AckLedger.ACK`, `REQUEUE`, `REJECT` or `FAIL`.
 
     Returns
     -------

@@ -16,6 +16,7 @@ from pika.spec import BasicProperties
 from fairsched import CoDel, ConfigurationError, FairQueue
 from fairsched.consumer.requeueing.budget import REMEMBERED, Budget
 from fairsched.consumer.requeueing.codel_returns import MAX_RETURNS, Shedding, checked_codel
+from fairsched.consumer.requeueing.late_returns import LateReturns
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.delivery._counters import Counters
 from fairsched.delivery._delivery import Message
@@ -36,7 +37,11 @@ class Bench:
         self.origin = FakeChannel("q")
         self.worker_queue = FairQueue(default_quantum=1)
         self.tag = 0
-        self.shedding = Shedding(codel, self.counters, lambda _: self.alone, lambda: "Advice", lambda: self.now)
+        self.late_returns = LateReturns()
+        self.shedding = Shedding(
+            codel, self.counters, lambda _: self.alone, lambda: "Advice", lambda: self.now,
+            late_returns=self.late_returns,
+        )  # fmt: skip
 
     def put(self, count: int = 1, slot: str = "s", body: bytes | None = None, **properties: Any) -> None:
         redelivered = properties.pop("redelivered", False)
@@ -90,6 +95,25 @@ def test_messages_that_waited_go_back_and_the_rest_is_handled(caplog: pytest.Log
     stats = bench.shedding.stats()
     assert stats["dropping"] == ["s"]
     assert stats["slots"]["s"].returned == 1 + MAX_RETURNS
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_queue_that_delays_what_is_returned_is_noticed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, requeue: bool
+) -> None:
+    """What is dead-lettered does not come back: an equal message is another one."""
+    bench = Bench(requeue=requeue)
+    clock = 1000.0
+    monkeypatch.setattr("fairsched.consumer.requeueing.late_returns.time.monotonic", lambda: clock)
+    age(bench)
+    for _ in range(2):
+        [tag, *_], _ = bench.pull()
+        counted = BasicProperties(headers={"x-acquired-count": 1})
+        bench.late_returns.look(Message(b"%d" % tag, 1000, True, b"", counted, bench.origin, arrived=clock + 5.0))
+        clock += 10.0
+        bench.now += 1.0
+    said = [record.getMessage() for record in caplog.records if "delays messages" in record.getMessage()]
+    assert len(said) == requeue
 
 
 def test_young_messages_are_left_alone() -> None:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairsched.consumer.declarations import wanted_queues
 from fairsched.consumer.handling.retries import first_declarations
@@ -50,6 +50,10 @@ class ChangeEvents:
 
     def queues_removed(self, queues: Collection[str]) -> None:
         """Forget queues: they could not be consumed, or were removed and have no messages here any more."""
+
+    def delayed_retries(self, queues: Collection[str], server_properties: Mapping[str, Any] | None) -> Collection[str]:
+        """Return those of some queues whose retries the broker at the end of their connection delays."""
+        return ()
 
     def changes_ended(self) -> None:
         """Let nothing wait for a queue any more: the thread has ended."""
@@ -172,8 +176,9 @@ class QueueChanges:
                 continue  # until it is connected
             queue, retry = self._settings.queues[name], self._settings.retries.get(name)
             declared = wanted_queues({name: queue})
+            delayed = self._owner.delayed_retries([name], transport.server_properties)
             if retry is not None:
-                declared += first_declarations({name: retry})
+                declared += first_declarations({name: retry}, delayed)
             if declared:
                 one.declarations.declare_all(declared, self._declared(transport, name))
             else:

@@ -1,6 +1,8 @@
-"""Retries: a copy of a message that failed waits in a queue of the broker, and the message is acknowledged.
+"""Retries: a message that failed waits at the broker, and comes back to its queue.
 
-In this order, so that nothing is lost whenever the process dies, and something may at worst come twice:
+A queue that delays retries itself (`delayed_retries`) gets the message back by one basic.reject. For any other, a copy
+of the message waits in a queue of its own, and the message is acknowledged: in this order, so that nothing is lost
+whenever the process dies, and something may at worst come twice:
 
 1. The queue that the copy is to wait in is declared. Its messages live as long as the delay; what expires in it, the
    broker dead-letters to the queue that the message came from. So there is one for each delay: in a queue whose
@@ -21,7 +23,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -31,9 +33,11 @@ from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
 from fairsched.amqp.properties import read_encoded
 from fairsched.consumer.declarations import Declaration, Declarations
+from fairsched.consumer.handling.delayed_retries import DelayedRetries, failures
 from fairsched.consumer.handling.described import described, shown
-from fairsched.delivery._settling import settle_failed
-from fairsched.errors import MessageReturned, PublishFailed
+from fairsched.consumer.requeueing.budget import COUNTS
+from fairsched.delivery._settling import note_failures, settle_failed
+from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.client import Client as PublisherClient
 from fairsched.publisher.options import PublisherOptions
 
@@ -57,8 +61,9 @@ OFFSET = "x-stream-offset"
 DEATH_HEADERS = ("x-death",) + tuple(
     f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
 )
-#: Headers that a copy does not have: some would route it to other queues, and it is in no stream.
-_WITHOUT = ("CC", "BCC", OFFSET, *DEATH_HEADERS)
+#: Headers that a copy does not have: some would route it to other queues, and it is in no stream. Deliveries of the
+#: message are none of the copy.
+_WITHOUT = ("CC", "BCC", OFFSET, *DEATH_HEADERS, *COUNTS)
 
 #: Seconds for which a queue for a delay outlives its messages, at least; after which it is declared again before a copy
 #: is published; and within which a copy must be confirmed.
@@ -100,11 +105,14 @@ def dead_letter_declaration(queue: str, name: str) -> Declaration:
     return Declaration(name, f"retry= of queue {queue!r} needs {name!r} for dead letters", if_missing=True)
 
 
-def first_declarations(rules: Mapping[str, Retry]) -> list[Declaration]:
-    """Return what is declared at the start: enough to learn that it may be."""
+def first_declarations(rules: Mapping[str, Retry], delayed: Collection[str] = ()) -> list[Declaration]:
+    """Return what is declared at the start: enough to learn that it may be.
+
+    The queues in `delayed` delay their messages themselves.
+    """
     found = []
     for queue, retry in rules.items():
-        if retry.max_attempts > 1:
+        if retry.max_attempts > 1 and queue not in delayed:
             found.append(delay_declaration(queue, retry.delays(1)[-1]))
         name = retry.dead_letters_of(queue)
         if name is not None:
@@ -167,6 +175,8 @@ class Retries:
         By queue.
     urls : sequence of str
         Of the broker.
+    delayed : DelayedRetries
+        Knows which queues delay retries themselves.
     give_back : callable
         Returns a message to its queue when no copy could be published.
     home : callable
@@ -183,12 +193,14 @@ class Retries:
         self,
         rules: Mapping[str, Retry],
         urls: Sequence[str],
+        delayed: DelayedRetries,
         give_back: Callable[[Message], object],
         home: Callable[[str], str] = str,
     ) -> None:
         self._rules = rules
         self._home = home
         self._urls = urls
+        self._delayed = delayed
         self._give_back = give_back
         self._declarations: Declarations | None = None
         self._ended: Callable[[], bool] = lambda: False
@@ -211,7 +223,7 @@ class Retries:
 
     def failed_before(self, message: Message) -> bool:
         """Whether a message is a copy of one that failed."""
-        return attempts_before(message, self._home(message.queue)) > 0
+        return self._attempts_before(message, self._home(message.queue)) > 0
 
     def take(self, rules: Mapping[str, Retry]) -> None:
         """Retry messages of other queues, too; forget what was declared for queues that are gone."""
@@ -234,14 +246,55 @@ class Retries:
         """
         home = self._home(message.queue)
         retry = self._rules[home]
-        attempt = attempts_before(message, home) + 1
+        attempt = self._attempts_before(message, home) + 1
         final = final or not _can_come_again(message)
         if not final and attempt < retry.max_attempts and _wanted(retry, message, error):
+            if home == message.queue and self._delayed.delays(message):
+                return self._reject(message, retry, attempt)
             delay = retry.delay(attempt)
             what = f"retry in {delay:g} s, attempt {attempt} of {retry.max_attempts} failed"
             self.send(message, delay_declaration(home, delay), attempt, error, "retried")
             return what
-        name = retry.dead_letters_of(home)
+        return self._end(message, home, attempt, error)
+
+    def end_if_exhausted(self, message: Message) -> bool:
+        """Dead-letter a message of which a lost connection ended the last attempt; return whether it is one.
+
+        Only a queue that counts says so. No handler has the message.
+        """
+        home = self._home(message.queue)
+        retry = self._rules.get(home)
+        if retry is None or home != message.queue or not self._delayed.counts(message):
+            return False
+        self._delayed.look(message)
+        attempts = self._attempts_before(message, home)
+        if attempts < retry.max_attempts or not note_failures([message]):
+            return False
+        error = ConnectionFailed("the connection or the process of the consumer ended during the last attempt")
+        _log.error(
+            "message %d of queue %r has used all its attempts, %d, and is not handled; settled by: %s",
+            message.delivery_tag, message.queue, attempts, self._end(message, home, attempts, error),
+        )  # fmt: skip
+        return True
+
+    def _attempts_before(self, message: Message, home: str) -> int:
+        """Return how often a message failed before, as its copy and its queue say."""
+        before = attempts_before(message, home)
+        if home == message.queue and self._delayed.counts(message):
+            before += failures(message)
+        return before
+
+    def _reject(self, message: Message, retry: Retry, attempt: int) -> str:
+        """Have the queue of a message delay and count it; return what becomes of it, for the log."""
+        seconds = retry.delay(failures(message) + 1)
+        self._delayed.rejecting(message, seconds)  # before it may come back
+        if settle_failed(message, AckLedger.FAIL):
+            self._count("retried")
+        return f"retry in {seconds:g} s by the queue, attempt {attempt} of {retry.max_attempts} failed"
+
+    def _end(self, message: Message, home: str, attempt: int, error: Exception) -> str:
+        """Begin to dead-letter a message; return what becomes of it, for the log."""
+        name = self._rules[home].dead_letters_of(home)
         if name is None:
             if settle_failed(message, AckLedger.REJECT):
                 self._count("dead_lettered")

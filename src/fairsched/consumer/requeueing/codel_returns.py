@@ -16,6 +16,7 @@ from fairsched.scheduling._codel import CoDel
 from fairsched.stats import CoDelStats
 
 if TYPE_CHECKING:
+    from fairsched.consumer.requeueing.late_returns import LateReturns
     from fairsched.delivery._counters import Counters
     from fairsched.delivery._delivery import Message
     from fairsched.scheduling._fairqueue import FairQueue
@@ -84,6 +85,8 @@ class Shedding:
         Text on what would help a consumer that is alone.
     clock : callable
         That of `Message.arrived`.
+    late_returns : LateReturns, optional
+        Told of each message before it is requeued.
 
     Notes
     -----
@@ -101,8 +104,10 @@ class Shedding:
         alone: Callable[[str], bool],
         advice: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
+        late_returns: LateReturns | None = None,
     ) -> None:
         self._codel = codel
+        self._late_returns = late_returns
         self._counters = counters
         self._alone = alone
         self._advice = advice
@@ -135,6 +140,8 @@ class Shedding:
             return False
         self._counters.add("shed")
         self._explain("shed", message, now)
+        if self._codel.requeue and self._late_returns is not None:
+            self._late_returns.returning(message)
         message.nack(self._codel.requeue)
         return True
 

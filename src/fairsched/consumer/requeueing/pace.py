@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from fairsched.amqp._ackledger import AckLedger
-from fairsched.consumer.requeueing.budget import COUNTS
+from fairsched.consumer.requeueing.content import content_of
 from fairsched.delivery._settling import settle_failed
 
 if TYPE_CHECKING:
+    from fairsched.consumer.requeueing.late_returns import LateReturns
     from fairsched.delivery._delivery import Message
 
 #: Seconds for which the second failure of a message is held back; and the longest, by doubling with each failure.
@@ -23,6 +24,11 @@ REMEMBERED = 4096
 class Pace:
     """Requeues messages that failed: at once the first time, later and later after that.
 
+    Parameters
+    ----------
+    late_returns : LateReturns, optional
+        Told of each message before it is requeued.
+
     Notes
     -----
     A message that is held back stays unsettled, so it takes a place in the window of its queue; the worker goes on. A
@@ -32,7 +38,8 @@ class Pace:
     Safe from any thread. O(length of the message).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, late_returns: LateReturns | None = None) -> None:
+        self._late_returns = late_returns
         self._failures: OrderedDict[int, int] = OrderedDict()
         self._held: dict[int, Message] = {}
         self._guard = threading.RLock()
@@ -52,14 +59,14 @@ class Pace:
         """Requeue a message that failed, now or later."""
         if message.settled:
             return
-        content = _fingerprint(message)
+        content = content_of(message)
         with self._guard:
             after = self._after
             seconds = self._seconds(content, message.redelivered) if after is not None else 0.0
             if seconds:
                 self._held[id(message)] = message
         if after is None or not seconds:
-            settle_failed(message, AckLedger.REQUEUE)
+            self._nack(message)
         else:
             after(seconds, lambda: self._let_go(message))
 
@@ -70,7 +77,7 @@ class Pace:
             held = list(self._held.values())
             self._held.clear()
         for message in held:
-            _nack(message)
+            self._nack_if_alive(message)
 
     def release_of(self, queues: Collection[str]) -> None:
         """Requeue what is held back of queues."""
@@ -79,13 +86,22 @@ class Pace:
             for message in held:
                 del self._held[id(message)]
         for message in held:
-            _nack(message)
+            self._nack_if_alive(message)
 
     def _let_go(self, message: Message) -> None:
         with self._guard:
             mine = self._held.pop(id(message), None) is not None
         if mine:
-            _nack(message)
+            self._nack_if_alive(message)
+
+    def _nack_if_alive(self, message: Message) -> None:
+        if message.alive:  # else the broker has it back already
+            self._nack(message)
+
+    def _nack(self, message: Message) -> None:
+        if self._late_returns is not None:
+            self._late_returns.returning(message)
+        settle_failed(message, AckLedger.REQUEUE)
 
     def _seconds(self, content: int, redelivered: bool) -> float:
         """Return for how long a message is held back, and count its failure."""
@@ -94,19 +110,3 @@ class Pace:
         if len(self._failures) > REMEMBERED:
             self._failures.popitem(last=False)
         return min(LONGEST, FIRST * 2.0 ** min(max(0, before - 1), 30)) if redelivered else 0.0
-
-
-def _nack(message: Message) -> None:
-    if message.alive:  # else the broker has it back already
-        settle_failed(message, AckLedger.REQUEUE)
-
-
-def _fingerprint(message: Message) -> int:
-    """Return a number for the content, without what the broker counts in the headers."""
-    try:
-        properties = message.properties
-        headers = {name: value for name, value in (properties.headers or {}).items() if name not in COUNTS}
-        described = f"{properties.message_id} {headers}"
-    except Exception:
-        described = ""  # what cannot be decoded
-    return hash((message.queue, message.body, described))

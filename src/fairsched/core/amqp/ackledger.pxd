@@ -17,6 +17,7 @@ cdef enum Verdict:
     VERDICT_ACK = 0      # processed
     VERDICT_REQUEUE = 1  # back to the queue
     VERDICT_REJECT = 2   # dropped, or dead-lettered
+    VERDICT_FAIL = 3     # back to the queue, which may count and delay it as a failure
 
 cdef enum TagState:
     TAG_OUTSTANDING = 0  # delivered, the handler has it

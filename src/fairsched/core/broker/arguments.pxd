@@ -97,7 +97,7 @@ cdef struct QueueArgument:       # a row
     Text* text
     int queues                   # ON_…
 
-cdef enum: ARGUMENT_ROWS = 27
+cdef enum: ARGUMENT_ROWS = 30
 
 cdef inline void queue_arguments(QueueArgument* rows, QueueArguments* a) noexcept nogil:
     """Write the table, in the order in which RabbitMQ compares arguments; values go to `a`."""
@@ -150,6 +150,9 @@ cdef inline void queue_arguments(QueueArgument* rows, QueueArguments* a) noexcep
         QueueArgument(b"x-queue-key", LAST, read_text, 0, 0, NULL, NULL, NULL, &a.key, ON_ALL),
         QueueArgument(b"x-fair-key", LAST, read_text, 0, 0, NULL, NULL, NULL, &a.fair_key, ON_ALL),
         QueueArgument(b"x-fair-weights", CHECK_FIRST, read_weights, 0, 0, NULL, NULL, NULL, &a.weights, ON_ALL),
+        QueueArgument(b"x-delayed-retry-type", COMPARE, NULL, 0, 0, NULL, NULL, NULL, NULL, ON_QUORUM),
+        QueueArgument(b"x-delayed-retry-min", COMPARE, NULL, 0, 0, NULL, NULL, NULL, NULL, ON_QUORUM),
+        QueueArgument(b"x-delayed-retry-max", COMPARE, NULL, 0, 0, NULL, NULL, NULL, NULL, ON_QUORUM),
         QueueArgument(b"x-dead-letter-strategy", LISTED, NULL, 0, 0, NULL, NULL, NULL, NULL, ON_QUORUM),
         QueueArgument(b"x-initial-cluster-size", LISTED, NULL, 0, 0, NULL, NULL, NULL, NULL, ON_NONE),
         QueueArgument(b"x-max-age", LISTED, NULL, 0, 0, NULL, NULL, NULL, NULL, ON_NONE),
