@@ -64,7 +64,10 @@ class SlotOutlook(NamedTuple):
     band : int or None
         Its band; None, as `above`, if no slot has a band of its own.
     above : int or None
-        Items in earlier bands, all of which are served first; `before` includes their slots.
+        Items in earlier bands, or of higher priorities, all of which are served first; `before` includes their slots.
+    priority : int or None
+        The priority of the first item, if items have priorities; None while the slot is at its limit. `stats` are those
+        of all priorities together, except for the deficit, which is that of this priority.
     """
 
     stats: SlotStats
@@ -79,6 +82,7 @@ class SlotOutlook(NamedTuple):
     retry_after: float | None = None
     band: int | None = None
     above: int | None = None
+    priority: int | None = None
 
 
 class LimitStats(NamedTuple):
