@@ -1595,7 +1595,7 @@ cdef uint32_t add_branch(FairQueue q, uint32_t root, uint32_t band) except? 0xFF
     While a branch exists, its root is pinned, so that the root's index stays good.
     """
     cdef uint32_t index = NO_SLOT
-    slots_report_idle(&q.table, root)  # in case this raises
+    slots_report_idle(&q.table, root)  # if this raises, it may be forgotten
     slots_make_room(q)
     if branches_reserve(&q.branches, &q.table) and (not q.limits.on or limits_reserve(&q.limits, &q.table)):
         index = branches_add(&q.table, root, band)
@@ -1604,6 +1604,7 @@ cdef uint32_t add_branch(FairQueue q, uint32_t root, uint32_t band) except? 0xFF
     if q.limits.on:
         limits_exempt(&q.limits, index)
     slot_pin(q, root)
+    slots_report_idle(&q.table, index)  # if nothing is put into it, for lack of memory
     return index
 
 
