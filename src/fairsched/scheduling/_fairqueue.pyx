@@ -46,7 +46,7 @@ from fairsched.core.schedule.bands cimport (
 )
 from fairsched.core.schedule.branches cimport (
     branches_add, branches_add_root, branches_band, branches_clear, branches_find, branches_hold, branches_init,
-    branches_is_branch, branches_next_served, branches_outlook, branches_priority, branches_push, branches_remove,
+    branches_is_branch, branches_is_idle, branches_next_served, branches_outlook, branches_priority, branches_push, branches_remove,
     branches_reserve, branches_served, branches_set_quantum, branches_settle, branches_total,
 )
 from fairsched.core.schedule.dwrr cimport (
@@ -1616,7 +1616,7 @@ cdef void forget_idle_branches(FairQueue q) noexcept:
             pass  # a call has pinned it, or it has branches; the last of them reports it again
         elif not branches_is_branch(&q.table, index):
             q.forget(index)
-        elif q.table.slots[index].deficit >= 0:  # otherwise its slot is at its limit, and pays when it returns
+        elif branches_is_idle(&q.table, index):
             q.removals += 1
             slot_unpin(q, branches_remove(&q.table, index))
         index = slots_take_idle(&q.table)

@@ -65,6 +65,13 @@ cdef inline bint branches_is_branch(const SlotTable* t, uint32_t index) noexcept
     """Return whether an index is that of a branch, not of a named slot."""
     return t.branches.of[index].root != NO_SLOT
 
+cdef inline bint branches_is_idle(const SlotTable* t, uint32_t index) noexcept nogil:
+    """Return whether a branch that takes no turns, and is not held, may be removed.
+
+    While its slot is at its limit, a branch takes no turns, but may have messages, or a debt.
+    """
+    return t.slots[index].head == NULL and t.slots[index].deficit >= 0
+
 cdef inline uint32_t branches_band(int64_t priority) noexcept nogil:
     """Return the band of a priority: the highest priority is the first band."""
     return <uint32_t> (PRIORITIES - 1 - priority)
