@@ -53,16 +53,22 @@ class Level(IntEnum):
     LOW = 2
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, 0), (0, 0), (5, 5), (9, 9), (10, 9), (255, 9)]
-)
+@pytest.mark.parametrize(("value", "expected"), [(None, 0), (0, 0), (5, 5), (9, 9), (10, 9), (255, 9)])
 def test_the_property(value: int | None, expected: int) -> None:
     assert band_function("property:priority")(message(priority=value)) == expected
 
 
 @pytest.mark.parametrize(
     ("headers", "expected"),
-    [(None, 0), ({}, 0), ({"other": 4}, 0), ({"rank": 0}, 0), ({"rank": 7}, 7), ({"rank": 10**12}, 9), ({"rank": None}, 0)],
+    [
+        (None, 0),
+        ({}, 0),
+        ({"other": 4}, 0),
+        ({"rank": 0}, 0),
+        ({"rank": 7}, 7),
+        ({"rank": 10**12}, 9),
+        ({"rank": None}, 0),
+    ],
 )
 def test_a_header(headers: dict[str, Any] | None, expected: int, caplog: pytest.LogCaptureFixture) -> None:
     assert band_function("header:rank")(message(headers=headers)) == expected
@@ -79,9 +85,7 @@ def test_what_is_no_priority_is_the_lowest_and_logged_once(value: Any, caplog: p
     assert "band of a message of queue 'jobs' must be a whole number from 0 to 9, got " in record.getMessage()
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(3, 3), (Level.LOW, 2), (Hostile(6), 6), (Hostile(60), 9), (None, 0)]
-)
+@pytest.mark.parametrize(("value", "expected"), [(3, 3), (Level.LOW, 2), (Hostile(6), 6), (Hostile(60), 9), (None, 0)])
 def test_a_function_of_the_message(value: Any, expected: int, caplog: pytest.LogCaptureFixture) -> None:
     found = band_function(lambda _message: value)(message(priority=8))
     assert (type(found), found) == (int, expected)
@@ -148,9 +152,18 @@ def test_refused_bands(spec: Any) -> None:
     ("options", "reason"),
     [
         ({"ordering_key": "header:account"}, "cannot be combined with ordering_key"),
-        ({"subkey": "header:user"}, "cannot be combined with subkey='header:user': a subkey's messages keep their order"),
-        ({"share_group": "shop"}, "cannot be combined with share_group='shop': a share group counts the service of all"),
-        ({"key": "header:t", "tenants": {"a": Tenant(band=0)}}, "band of tenant 'a' cannot be combined with band='prop"),
+        (
+            {"subkey": "header:user"},
+            "cannot be combined with subkey='header:user': a subkey's messages keep their order",
+        ),
+        (
+            {"share_group": "shop"},
+            "cannot be combined with share_group='shop': a share group counts the service of all",
+        ),
+        (
+            {"key": "header:t", "tenants": {"a": Tenant(band=0)}},
+            "band of tenant 'a' cannot be combined with band='prop",
+        ),
         ({"queues": [Queue("gold", band=0)]}, "band of queue 'gold' cannot be combined with band='property:priority'"),
         ({"queues": Lanes("q", key="header:t", ordered=True)}, "or with lanes that keep their order"),
     ],

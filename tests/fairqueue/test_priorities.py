@@ -280,6 +280,8 @@ class TestWithdrawal:
         with pytest.raises(ShutDown):
             fair.get()
         assert fair.backlog("a") == fair.backlog("b") == 0
+        fair.release("b")  # the higher of the priorities that were served
+        assert fair.stats() == {}
 
 
 class TestOutlook:
@@ -334,7 +336,7 @@ class TestArguments:
         assert fair.get_many(9).items == [1, 2, 3]
 
     def test_what_does_not_go_together(self) -> None:
-        with pytest.raises(ValueError, match="priorities cannot be combined with a subkey_quantum"):
+        with pytest.raises(ValueError, match="priorities cannot be combined with subkey_quantum=1"):
             FairQueue(default_quantum=1, priorities=True, subkey_quantum=1)
         with pytest.raises(ValueError, match="subkey 'x' needs a subkey_quantum"):
             tenants().put("a", 1, subkey="x", priority=1)

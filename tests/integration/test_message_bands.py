@@ -202,8 +202,7 @@ def test_in_an_event_loop_and_in_an_app(broker: Node, new_queue: Declare) -> Non
 
     async def consume() -> None:
         async with aio.Consumer(broker.url, [queue], band="property:priority", prefetch=100) as consumer:
-            while consumer.stats()["received"] < 20:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(eventually, lambda: consumer.stats()["received"] == 20)
             async for message in consumer:
                 order.append(message.priority)
                 message.ack()

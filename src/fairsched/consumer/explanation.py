@@ -73,8 +73,8 @@ class Explanation:
     buffered : int or None
         Messages that were received and wait for a handler.
     oldest : float or None
-        Seconds since the oldest buffered message was received (with `subkey` or `band`: since the next one was). None if none is
-        buffered; cost, rank, turns and others are then None too.
+        Seconds since the oldest buffered message was received (with `subkey` or `band`: since the next one was). None
+        if none is buffered; cost, rank, turns and others are then None too.
     cost : int or None
         Cost of this message.
     rank : int or None

@@ -601,8 +601,8 @@ def _check_band(settings: ConsumerSettings, bands: Mapping[Hashable, int]) -> No
         return
     if settings.ordering_key is not None:
         raise ConfigurationError(
-            f"band={options.band!r} cannot be combined with ordering_key, or with lanes that keep their order: messages "
-            "of a higher priority overtake others of the same key"
+            f"band={options.band!r} cannot be combined with ordering_key, or with lanes that keep their order: "
+            "messages of a higher priority overtake others of the same key"
         )
     for option in ("subkey", "share_group"):
         if getattr(options, option) is not None:

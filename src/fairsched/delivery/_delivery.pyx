@@ -1402,7 +1402,8 @@ cdef class LentConnection:
     intake : Intake
         Gets what is read.
     worker_queue : FairQueue or None
-        Where `intake` queues everything, by no keys or by `HeaderKey`, and by no band or by `MessagePriority`. None: the I/O thread alone reads.
+        Where `intake` queues everything, by no keys or by `HeaderKey`, and by no band or by `MessagePriority`. None:
+        the I/O thread alone reads.
     wake : callable
         Wakes the I/O thread, in whatever thread it is called.
 

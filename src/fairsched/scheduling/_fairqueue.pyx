@@ -35,7 +35,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched._core cimport NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown, slots_make_room
+from fairsched._core cimport (
+    NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown, slots_make_room,
+)
 from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
@@ -46,8 +48,8 @@ from fairsched.core.schedule.bands cimport (
 )
 from fairsched.core.schedule.branches cimport (
     branches_add, branches_add_root, branches_band, branches_clear, branches_find, branches_hold, branches_init,
-    branches_is_branch, branches_is_idle, branches_next_served, branches_outlook, branches_priority, branches_push, branches_remove,
-    branches_reserve, branches_served, branches_set_quantum, branches_settle, branches_total,
+    branches_is_branch, branches_is_idle, branches_next_served, branches_outlook, branches_priority, branches_push,
+    branches_remove, branches_reserve, branches_served, branches_set_quantum, branches_settle, branches_total,
 )
 from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
@@ -176,7 +178,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
     and 120 per subkey. Boost: a slot is boosted at most once per round of the other slots, for one turn. In any period,
     the number of boosts exceeds the number of turns that other slots complete by at most 16. A tenant that runs empty
     is forgotten one round later. Priorities: put and get are O(priorities in use in the slot); memory: 120 bytes for
-    each priority of which a slot has items or debts; items of a high priority may keep the others waiting without bound.
+    each priority of which a slot has items or debts. Items of a high priority may keep others waiting without bound.
     Thread safety: every method may be called from any thread, and each is atomic. Each
     item put wakes one waiting thread: of those with the highest priority, the one that has waited longest.
 
@@ -231,7 +233,10 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         """Let items have priorities from now on; there are none yet."""
         cdef uint32_t i
         if self.below is not None:
-            raise ValueError("priorities cannot be combined with a subkey_quantum: the items of a subkey keep their order")
+            raise ValueError(
+                f"priorities cannot be combined with subkey_quantum={self.subkey_quantum}: a subkey's items keep their "
+                "order"
+            )
         if not branches_reserve(&self.branches, &self.table):
             raise MemoryError()
         self.table.branches = &self.branches

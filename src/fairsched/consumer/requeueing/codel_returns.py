@@ -71,12 +71,12 @@ def checked_codel(codel: CoDel | None, *, ordered: bool) -> CoDel | None:
 
 
 class Shedding:
-    """Asks a law for each slot, and each priority of messages in it, about every message that is taken, and returns those that go back.
+    """Asks a law about every message that is taken, and returns those that go back.
 
     Parameters
     ----------
     codel : CoDel
-        The law, and what guards it; each slot has a copy.
+        The law, and what guards it; each slot has a copy, and each priority of messages in it.
     counters : Counters
         Counts ``shed`` (returned), ``kept_alone`` and ``kept_budget`` (would have been).
     alone : callable

@@ -13,7 +13,7 @@ limits_take together with each pop, without Python code in between, and limits_g
   turns of another slot it is granted at most one quantum, and finishes at most one turn. Debt is not paid meanwhile.
 * Removal. A transient slot is not idle while a message of it is in hand, or before its bucket is full: otherwise it
   would return with a full bucket.
-* Priorities. The branches of a slot (branches.pxd) have no limit of their own; that of the slot holds for them together.
+* Priorities. The branches of a slot (branches.pxd) have no limit of their own: that of the slot holds for all together.
 
 Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
 ITU-T I.371, annex A, the generic cell rate algorithm, which needs one time per bucket. Thread safety: none; the caller
@@ -233,6 +233,8 @@ cdef inline void limits_let_one_go(SlotTable* t, uint32_t index) noexcept nogil:
             slot.granted = TURN
             if t.active_count > 1:
                 t.active_tail = tail  # so it is the first
+    else:
+        slots_report_idle(t, index)  # a branch whose messages were dropped; a slot may still be in use
     bands_serve(t)
 
 cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
