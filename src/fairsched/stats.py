@@ -13,7 +13,8 @@ class SlotStats(NamedTuple):
     quantum : int
         Cost granted to the slot in each round.
     deficit : int
-        Cost the slot may still serve in this turn; negative if it is in debt after a settlement.
+        Cost the slot may still serve in this turn; negative if it is in debt after a settlement. If items have
+        priorities: the sum of what it may serve in the turns of each.
     queued : int
         Number of queued messages.
     served : int

@@ -274,8 +274,7 @@ def test_the_sentence() -> None:
         ({"band": 4, "above": 1}, "1 message of earlier bands (its own is 4) is served first; 2 of 7"),
         (
             {"priority": 3, "above": 20},
-            "the next for 3.2 s; its deficit is 0 of a quantum of 4 (weight 4), and its next message costs 1; 20 "
-            + "messages of higher priorities (that of its next message is 3) are served first",
+            "costs 1; 20 messages of higher priorities (that of its next message is 3) are served first; 2 of 7",
         ),
         ({"subkeys": 0, "busiest": ()}, "the next for 3.2 s; its deficit"),
         ({"name": "\x1b[2J" + "x" * 1000}, r"tenant '\x1b[2Jxxx"),
