@@ -82,7 +82,8 @@ def test_what_is_no_priority_is_the_lowest_and_logged_once(value: Any, caplog: p
         assert band(message(headers={"rank": value})) == 0
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "band of a message of queue 'jobs' must be a whole number from 0 to 9, got " in record.getMessage()
+    kind = "a negative one" if value == -1 else f"a value of type {type(value).__name__}"
+    assert f"queue 'jobs' must be a whole number from 0 to 9, got {kind}; such" in record.getMessage()
 
 
 @pytest.mark.parametrize(("value", "expected"), [(3, 3), (Level.LOW, 2), (Hostile(6), 6), (Hostile(60), 9), (None, 0)])

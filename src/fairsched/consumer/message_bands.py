@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import reprlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -86,9 +85,11 @@ class _Guarded:
                 return min(number, HIGHEST)
             check_result(found, "band")
             if self._reports.due(message.queue):
+                # Its kind alone: the log shows no headers.
+                kind = "a negative one" if type(found) is int else f"a value of type {type(found).__name__}"
                 _log.warning(
                     "band of a message of queue %r must be a whole number from 0 to 9, got %s; such messages have the "
-                    "lowest priority, 0", message.queue, reprlib.repr(found),
+                    "lowest priority, 0", message.queue, kind,
                 )  # fmt: skip
         except DecodingError as error:
             if self._reports.due(message.queue):
