@@ -41,6 +41,10 @@ cdef object slot_figures(const Slot* slot)
 cdef void slots_disown(NamedSlots slots) noexcept
 
 
+# Make sure that another slot can be added, with or without a name.
+cdef int slots_make_room(NamedSlots slots) except -1
+
+
 # Compares with the names that have this hash; -1: none is equal, -2: a comparison raised.
 cdef long slot_search(NamedSlots slots, object name, int64_t hash) except -2
 

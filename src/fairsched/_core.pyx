@@ -10,6 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from fairsched.core.memory cimport prefetch
+from fairsched.core.schedule.branches cimport branches_add_up
 from fairsched.core.schedule.dwrr cimport (
     dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
 )
@@ -77,6 +78,16 @@ cdef long slot_search(NamedSlots slots, object name, int64_t hash) except -2:
     return -1
 
 
+cdef int slots_make_room(NamedSlots slots) except -1:
+    """Make sure that another slot can be added, with or without a name. Runs no Python code."""
+    if slots.table.free_slot == NO_SLOT:
+        if not slotnames_reserve(&slots.names, slots.table.size):
+            raise MemoryError()
+        if PyList_GET_SIZE(slots.name_of) == slots.table.size:
+            PyList_Append(slots.name_of, None)
+    return 0
+
+
 cdef class NamedSlots:
     """A slot table and the names of its slots: the base of `Dwrr` and `FairQueue`.
 
@@ -97,11 +108,7 @@ cdef class NamedSlots:
     cdef uint32_t add(self, object name, int64_t hash, int64_t quantum, bint transient) except? 0xFFFFFFFF:
         """Add a slot of a new name: one that slot_find has just not found. Runs no Python code before it is there."""
         cdef uint32_t index
-        if self.table.free_slot == NO_SLOT:
-            if not slotnames_reserve(&self.names, self.table.size):
-                raise MemoryError()
-            if PyList_GET_SIZE(self.name_of) == self.table.size:
-                PyList_Append(self.name_of, None)
+        slots_make_room(self)
         index = slots_add(&self.table, quantum, transient)
         if index == NO_SLOT:
             raise MemoryError()
@@ -159,6 +166,8 @@ cdef class NamedSlots:
             slots[i] = self.table.slots[i]
             Py_INCREF(<object> PyList_GET_ITEM(self.name_of, i))
             PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(self.name_of, i))
+        if self.table.branches != NULL:
+            branches_add_up(&self.table, slots)
         try:
             for i in range(size):
                 if slots[i].quantum:

@@ -13,7 +13,8 @@ class SlotStats(NamedTuple):
     quantum : int
         Cost granted to the slot in each round.
     deficit : int
-        Cost the slot may still serve in this turn; negative if it is in debt after a settlement.
+        Cost the slot may still serve in this turn; negative if it is in debt after a settlement. If items have
+        priorities: the sum of what it may serve in the turns of each.
     queued : int
         Number of queued messages.
     served : int
@@ -64,7 +65,10 @@ class SlotOutlook(NamedTuple):
     band : int or None
         Its band; None, as `above`, if no slot has a band of its own.
     above : int or None
-        Items in earlier bands, all of which are served first; `before` includes their slots.
+        Items in earlier bands, or of higher priorities, all of which are served first; `before` includes their slots.
+    priority : int or None
+        The priority of the first item, if items have priorities; None while the slot is at its limit. `stats` are those
+        of all priorities together, except for the deficit, which is that of this priority.
     """
 
     stats: SlotStats
@@ -79,6 +83,7 @@ class SlotOutlook(NamedTuple):
     retry_after: float | None = None
     band: int | None = None
     above: int | None = None
+    priority: int | None = None
 
 
 class LimitStats(NamedTuple):

@@ -52,6 +52,11 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("property:user_id", "property:user_id"),
         "argument": ("header:team", "header:team"),
     },
+    "band": {
+        "file": ("property:priority", "property:priority"),
+        "environment": ("header:urgency", "header:urgency"),
+        "argument": ("header:rank", "header:rank"),
+    },
     "tenants": {
         "file": (
             {
@@ -300,6 +305,9 @@ BAD = [
     ("key", "property:tenant", "no such property"),
     ("subkey", "queue", "'header:NAME'"),
     ("subkey", "property:user", "no such property"),
+    ("band", "property:app_id", "'property:priority' or 'header:NAME'"),
+    ("band", "header:", "'property:priority' or 'header:NAME'"),
+    ("band", 3, "'property:priority' or 'header:NAME'"),
     ("ordering_key", "queue", "'header:NAME'"),
     ("ordering_key", "property:account", "no such property"),
     (
@@ -437,6 +445,7 @@ def test_consumer_options_are_what_was_set() -> None:
         "cost": "constant",
         "key": "queue",
         "subkey": "header:team",
+        "band": "header:rank",
         "tenants": {"t=1,": {"limit": Limit(4, rate="10/s")}},
         "share_group": "h",
         "sparse_boost": False,
@@ -469,7 +478,7 @@ def test_the_table_of_codel_becomes_a_law() -> None:
     assert hash(found) == hash(settings)
 
 
-@pytest.mark.parametrize("key", ["codel", "ordering_key", "subkey", "max_buffer_bytes"])
+@pytest.mark.parametrize("key", ["codel", "ordering_key", "subkey", "band", "max_buffer_bytes"])
 def test_off_overrides_what_an_earlier_source_switched_on(tmp_path: Path, key: str) -> None:
     (tmp_path / "fairsched.toml").write_text(f"{key} = {toml(EXAMPLES[key]['file'][0])}\n")
     assert load(tmp_path, environ={}).consumer_options()[key] is not None

@@ -271,6 +271,11 @@ def test_the_sentence() -> None:
         ({"oldest": 0.0042}, "the oldest for 4.2 ms"),
         ({"subkeys": 2, "busiest": (("x", 11), (7, 1))}, "the next for 3.2 s; by subkey: 11 of 'x', 1 of 7; its"),
         ({"subkeys": 20, "busiest": tuple((n, 9 - n) for n in range(9))}, "9 of 0, 8 of 1, 7 of 2 and some of 17 more"),
+        ({"band": 4, "above": 1}, "1 message of earlier bands (its own is 4) is served first; 2 of 7"),
+        (
+            {"priority": 3, "above": 20},
+            "costs 1; 20 messages of higher priorities (that of its next message is 3) are served first; 2 of 7",
+        ),
         ({"subkeys": 0, "busiest": ()}, "the next for 3.2 s; its deficit"),
         ({"name": "\x1b[2J" + "x" * 1000}, r"tenant '\x1b[2Jxxx"),
     ],

@@ -184,7 +184,7 @@ def test_a_handler_for_asyncio_is_refused(function: Any) -> None:
 
 
 @pytest.mark.parametrize("consumer", [Consumer, aio.Consumer])
-@pytest.mark.parametrize("option", ["on_error", "key", "subkey", "ordering_key", "cost"])
+@pytest.mark.parametrize("option", ["on_error", "key", "subkey", "band", "ordering_key", "cost"])
 @pytest.mark.parametrize("function", [coroutine, Called(), generator, async_generator])
 def test_options_that_are_functions_are_plain_ones(consumer: Any, option: str, function: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"{option} must be a plain function, got the .*function"):

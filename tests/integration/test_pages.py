@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,23 @@ def test_a_consumer(broker: Node, monkeypatch: pytest.MonkeyPatch, page: str, nu
     # What waited too long for its turn may have been given up.
     assert set(handled) <= set(numbered(COUNT))
     assert handled
+    shown.close()
+
+
+def test_urgent_messages_are_handled_first(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = (code for code in blocks("tenants") if "band=" in code and "key=" in code and "property:priority" in code)
+    shown, handled = Page(broker, monkeypatch, ["jobs"]), list[int]()
+    for priority in (0, 4, 9):
+        shown.fill(headers={"tenant": "acme"}, priority=priority)
+
+    def handle(message: Any) -> None:
+        eventually(lambda: shown.made[0].stats()["received"] == 3 * COUNT)
+        handled.append(message.priority)
+
+    shown.names["handle"] = handle
+    shown.run(code.rstrip())
+    assert handled[1:] == sorted(handled[1:], reverse=True)  # the first may have been the only one here
+    assert Counter(handled) == {0: COUNT, 4: COUNT, 9: COUNT}
     shown.close()
 
 

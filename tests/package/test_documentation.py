@@ -194,6 +194,17 @@ def test_the_scheduler_of_the_page_on_embedding() -> None:
     assert sorted(names["tokens"].tolist()) == [101, 102, 103]
 
 
+def test_the_priorities_of_the_page_on_embedding() -> None:
+    code = next(code for code in blocks("docs/howto/embedding.md") if "priorities=True" in code)
+    names: dict[str, Any] = {"FairQueue": fairsched.FairQueue}
+    for line in code.splitlines():
+        call, _, expected = line.partition("  #")
+        found = eval(call, names) if call.startswith("queue.") else exec(call, names)
+        if call.startswith(("queue.get", "queue.backlog")):
+            assert found == eval(expected)
+    assert names["queue"].get_many(9).items == ["a", "b", "report", "c"]
+
+
 def test_the_limits_of_the_pages_on_embedding_and_on_tenants(tmp_path: Path) -> None:
     code = next(code for code in blocks("docs/howto/embedding.md") if "import Limit" in code)
     begin, served = code.split("slot, job = queue.get()")

@@ -37,10 +37,11 @@ class World:
     """A queue, those that wait for it by callbacks, and the judge of what they get."""
 
     def __init__(
-        self, kind: str, maxsize: int, patience: float, ranks: int, odd: bool, waiters: int, boost: bool, subkeys: int
-    ) -> None:
+        self, kind: str, maxsize: int, patience: float, ranks: int, odd: bool, waiters: int, boost: bool, subkeys: int,
+        priorities: int,
+    ) -> None:  # fmt: skip
         self.recipe = {"kind": kind, "maxsize": maxsize, "patience": patience, "ranks": ranks, "odd": odd}
-        self.recipe |= {"waiters": waiters, "boost": boost, "subkeys": subkeys}
+        self.recipe |= {"waiters": waiters, "boost": boost, "subkeys": subkeys, "priorities": priorities}
         self.integer: Callable[[int], Any] = Number if odd else int
         self.truth: Callable[[bool], Any] = Truth if odd else bool
         self.seconds: Callable[[float], Any] = Seconds if odd else float
@@ -50,13 +51,14 @@ class World:
         self.items = Items()
         self.patience = patience
         self.ranks = ranks
-        self.subkeys = subkeys
+        self.priorities = priorities
+        self.subkeys = 0 if priorities else subkeys
         self.empties: list[tuple[int, int]] = []
         self.waiters: list[Waiting] = []
         self.lists: list[tuple[list[Any], list[int]]] = []
         self.queue = FairQueue(
             {self.name(0): 2}, maxsize=maxsize, default_quantum=1, anticipation=patience, clock=self.clock,
-            sparse_boost=boost, subkey_quantum=1 if subkeys else None,
+            sparse_boost=boost, subkey_quantum=1 if self.subkeys else None, priorities=bool(priorities),
         )  # fmt: skip
         for _ in range(waiters):
             self.wait(0)
@@ -75,10 +77,10 @@ class World:
     def put(self, slot: int, cost: int, seated: bool) -> None:
         item = self.items.make()
         number = item.number
-        subkey = self.subkey(cost)
+        subkey = self.part(cost)
         self.history.putting([slot], [number], [subkey])
         name = self.name(slot)
-        whose = {"subkey": self.name(subkey)} if self.subkeys else {}
+        whose = self.whose(subkey)
         done, _ = self.attempt(
             lambda: self.queue.put(name, item, self.truth(seated), self.seconds(0), cost=self.integer(cost), **whose),
             queue.Full,
@@ -91,9 +93,11 @@ class World:
             slots = [slots[0]] * len(slots)
         objects = [self.items.make() for _ in slots]
         numbers = [item.number for item in objects]
-        subkeys = [self.subkey(len(slots) * place) for place in range(len(slots))]
+        subkeys = [self.part(len(slots) * place) for place in range(len(slots))]
         self.history.putting(slots, numbers, subkeys)
-        whose = {"subkeys": [self.name(subkey) for subkey in subkeys]} if self.subkeys else {}
+        whose: dict[str, Any] = {"subkeys": [self.name(subkey) for subkey in subkeys]} if self.subkeys else {}
+        if self.priorities:
+            whose = {"priorities": [self.integer(3 * priority) for priority in subkeys]}
         names = self.name(slots[0]) if form == "one name" else [self.name(slot) for slot in slots]
         items = walked(objects) if form == "walked" else objects
         shrunk: list[int] = []
@@ -112,9 +116,15 @@ class World:
             for number in shrunk:
                 self.history.lives[number].doubtful = True
 
-    def subkey(self, number: int) -> int:
-        """One of the subkeys, if there are some."""
-        return number % self.subkeys if self.subkeys else 0
+    def part(self, number: int) -> int:
+        """One of the subkeys, or of the priorities, if there are some."""
+        return number % (self.subkeys or self.priorities or 1)
+
+    def whose(self, part: int) -> dict[str, Any]:
+        """The arguments that say it of one item."""
+        if self.priorities:
+            return {"priority": self.integer(3 * part)}
+        return {"subkey": self.name(part)} if self.subkeys else {}
 
     def shrink(self) -> None:
         """Take an item out of the list that is just being put."""
@@ -179,7 +189,7 @@ class World:
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def settle(self, slot: int, difference: int) -> None:
-        whose = {"subkey": self.name(self.subkey(difference))} if self.subkeys else {}
+        whose = self.whose(self.part(difference))
         self.attempt(lambda: self.queue.settle(self.name(slot), self.integer(difference), **whose))
 
     def hold(self, slot: int, held: bool, awaited: bool) -> None:
@@ -189,7 +199,8 @@ class World:
         self.attempt(lambda: self.queue.set_quantum(self.name(slot), self.integer(quantum)))
 
     def set_band(self, slot: int, band: int) -> None:
-        self.attempt(lambda: self.queue.set_band(self.name(slot), band))
+        if not self.priorities:
+            self.attempt(lambda: self.queue.set_band(self.name(slot), band))
 
     def add_slot(self, slot: int, quantum: int) -> None:
         self.attempt(lambda: self.queue.add_slot(self.name(slot), self.integer(quantum)), ValueError)
@@ -372,6 +383,7 @@ worlds = st.fixed_dictionaries(
         "waiters": st.sampled_from([0, 1, 3]),
         "boost": st.booleans(),
         "subkeys": st.sampled_from([0, 0, 1, 3]),
+        "priorities": st.sampled_from([0, 0, 3]),
     }
 )
 

@@ -44,13 +44,14 @@ def check(what, number, have, expected):
 
 KINDS = {
     "plain": {}, "limits": {"limit": Limit(100)}, "subkeys": {"subkey_quantum": 1}, "sparse": {"sparse_boost": True},
-    "bounded": {"maxsize": 20},
+    "bounded": {"maxsize": 20}, "priorities": {"priorities": True, "limit": Limit(100)},
 }
 
 def fair(kind):
     queue = FairQueue({"a": 2, "b": 1}, default_quantum=1, **KINDS[kind])
     for number in range(12):
-        queue.put("ab"[number % 2], number, **({"subkey": str(number % 3)} if kind == "subkeys" else {}))
+        part = {"subkeys": {"subkey": str(number % 3)}, "priorities": {"priority": number % 3}}.get(kind, {})
+        queue.put("ab"[number % 2], number, **part)
     return queue
 """
 

@@ -39,17 +39,21 @@ class Hands:
             self.now[slot] -= 1
 
 
-def produce(fair: FairQueue, me: int, count: int, bands: bool, subkeys: int, ready: threading.Barrier) -> None:
+def produce(
+    fair: FairQueue, me: int, count: int, bands: bool, subkeys: int, priorities: int, ready: threading.Barrier
+) -> None:
     """Put numbers into a slot of one's own, singly or in batches, and change debts, holds and bands meanwhile."""
     chance = random.Random(me)
     ready.wait()
-    for _ in put_numbers(fair, me, count, chance, subkeys):
+    for _ in put_numbers(fair, me, count, chance, subkeys, priorities):
         if chance.random() < 0.05:
-            fair.settle(me, chance.randrange(-3, 4), subkey=chance.randrange(subkeys) if subkeys else "")
+            difference, number = chance.randrange(-3, 4), chance.randrange(100)
+            whose: dict[str, Any] = {"subkey": number % subkeys} if subkeys else {}
+            fair.settle(me, difference, priority=number % (priorities or 1), **whose)
         if chance.random() < 0.05:
             with contextlib.suppress(KeyError):  # a tenant that was forgotten
                 fair.hold(me, chance.random() < 0.5, chance.random() < 0.5)
-        if bands and chance.random() < 0.05:
+        if bands and not priorities and chance.random() < 0.05:
             fair.set_band(chance.randrange(SLOTS), chance.randrange(8))
 
 
@@ -98,19 +102,19 @@ def consume(fair: FairQueue, me: int, got: list[tuple[Any, Any]], hands: Hands, 
 )
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize(("tenants", "bands"), [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("subkeys", [0, 5], ids=["", "subkeys"])
+@pytest.mark.parametrize(("subkeys", "priorities"), [(0, 0), (5, 0), (0, 10)], ids=["", "subkeys", "priorities"])
 def test_every_item_exactly_once_and_never_more_in_hand(
-    threads: int, limit: Limit | None, tenants: bool, bands: bool, subkeys: int
+    threads: int, limit: Limit | None, tenants: bool, bands: bool, subkeys: int, priorities: int
 ) -> None:
     each, hands = 2000, Hands()
     quanta = None if tenants else dict.fromkeys(range(SLOTS), 2)
     fair = FairQueue(
         quanta, default_quantum=2 if tenants else None, limit=limit, anticipation=0.0005, sparse_boost=bands,
-        subkey_quantum=1 if subkeys else None,
+        subkey_quantum=1 if subkeys else None, priorities=priorities > 0,
     )  # fmt: skip
     ready = threading.Barrier(SLOTS + threads)
     got: list[list[tuple[Any, Any]]] = [[] for _ in range(threads)]
-    producers = [start(lambda me=me: produce(fair, me, each, bands, subkeys, ready)) for me in range(SLOTS)]
+    producers = [start(lambda me=me: produce(fair, me, each, bands, subkeys, priorities, ready)) for me in range(SLOTS)]
     consumers = [start(lambda me=me: consume(fair, me, got[me], hands, ready)) for me in range(threads)]
     assert [result_of(producer) for producer in producers] == [None] * SLOTS
     fair.shutdown()

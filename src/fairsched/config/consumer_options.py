@@ -135,6 +135,14 @@ class ConsumerOptions:
         Like `key`: divide the share of a tenant (without `key`: of a queue) equally among its subkeys, by the same
         `cost`. A flood of one user then does not delay the other users of the same tenant, and the share of a tenant
         does not depend on its number of users. Messages without one belong to the subkey ``""``.
+    band : str or callable, optional
+        ``"property:priority"``, ``"header:NAME"`` or ``band(message)``: the priority of each message, a whole number
+        from 0 to 9. As in RabbitMQ, larger ones go first: while a message of one priority is buffered, no message of a
+        lower one is handed to a handler, for as long as that lasts; among the messages of one priority, tenants
+        (without `key`: queues) have their shares. Larger values are 9, a missing one is 0, and so is anything else,
+        which is logged. Only buffered messages are compared, so a higher priority needs room in the window (see
+        `prefetch`). Not with `subkey`, `ordering_key`, `share_group` or the `band` of a tenant or queue, which is
+        counted the other way: 0 is its first.
     tenants : mapping, optional
         With `key`: by name of a tenant, its weight or a `Tenant`, with its weight, limit and strict band. The name
         ``"*"`` stands for all other tenants, which have weight 1 and no limit by default. Messages above a limit stay
@@ -264,6 +272,15 @@ class ConsumerOptions:
             or_off(values.HEADER_OR_PROPERTY),
             "header:NAME|property:NAME|off",
             "Divide the share of a queue (with key: of a tenant) equally by this header or property.",
+            unset="off",
+        ),
+    )
+    band: str | Callable[[Any], object] | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.BAND),
+            "property:priority|header:NAME|off",
+            "Handle messages by this priority, 9 (first) to 0, and fairly among those of the same priority.",
             unset="off",
         ),
     )

@@ -184,6 +184,12 @@ def _header_or_property(value: Any) -> str:
     return value
 
 
+def _band(value: Any) -> str:
+    if not isinstance(value, str) or not matches(r"header:.+|property:priority", value):
+        raise ValueError
+    return value
+
+
 def _checked_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError
@@ -527,6 +533,7 @@ WORKERS = Kind(
 )
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 HEADER_OR_PROPERTY = Kind(_header_or_property, "'header:NAME' or 'property:NAME'")
+BAND = Kind(_band, "'property:priority' or 'header:NAME'")
 PORT = Kind(lambda value: _whole(value, 0, LARGEST_PORT), f"a port, 0 to {LARGEST_PORT}")
 SOURCE = Kind(_source, f"the name of a file, or a table of {', '.join(_SOURCE)}")
 TENANTS = Kind(

@@ -356,7 +356,9 @@ class Client(MessageSource, ConsumerEvents):
         """Correct what was charged for a message; a tenant forgotten meanwhile has nothing to correct."""
         if difference:
             try:
-                if self.settings.subkey is None:
+                if self.settings.band is not None:
+                    worker_queue.settle(message.slot, difference, priority=message.priority or 0)
+                elif self.settings.subkey is None:
                     worker_queue.settle(message.slot, difference)
                 else:
                     worker_queue.settle(message.slot, difference, subkey=message.subkey)

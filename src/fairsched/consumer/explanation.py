@@ -73,8 +73,8 @@ class Explanation:
     buffered : int or None
         Messages that were received and wait for a handler.
     oldest : float or None
-        Seconds since the oldest buffered message was received (with `subkey`: since the next one was). None if none is
-        buffered; cost, rank, turns and others are then None too.
+        Seconds since the oldest buffered message was received (with `subkey` or `band`: since the next one was). None
+        if none is buffered; cost, rank, turns and others are then None too.
     cost : int or None
         Cost of this message.
     rank : int or None
@@ -98,7 +98,10 @@ class Explanation:
     band : int or None
         Its strict band; None, as `above`, if no queue or tenant has a band of its own.
     above : int or None
-        Messages buffered in earlier bands, all of which are served first.
+        Messages buffered in earlier bands, or with the consumer's `band` of higher priorities, all of which are served
+        first.
+    priority : int or None
+        With the consumer's `band`: the priority of its next message, to which cost, rank, turns and `deficit` refer.
     subkeys : int or None
         Number of its subkeys with buffered messages; None, as `busiest`, without `subkey`.
     busiest : tuple of (hashable, int) or None
@@ -142,6 +145,7 @@ class Explanation:
     retry_after: float | None = None
     band: int | None = None
     above: int | None = None
+    priority: int | None = None
     subkeys: int | None = None
     busiest: tuple[tuple[Hashable, int], ...] | None = None
     returning: bool | None = None
@@ -242,6 +246,7 @@ def _scheduled(
         retry_after=outlook.retry_after,
         band=outlook.band,
         above=outlook.above,
+        priority=outlook.priority,
         returning=None if law is None else law[0],
         returned=None if law is None else law[1].returned,
         sojourn=law[1].sojourn if law is not None and law[1].asked else None,
@@ -304,7 +309,7 @@ def _listed(names: Iterable[Hashable]) -> str:
 def _clauses(why: Explanation) -> Iterator[str]:
     """Yield the parts of the sentence: buffered messages, obstacles, turns, the window."""
     if why.buffered:
-        first = "oldest" if why.subkeys is None else "next"
+        first = "oldest" if why.subkeys is None and why.priority is None else "next"
         yield f"{_count(why.buffered, 'message')} buffered, the {first} for {_seconds(why.oldest or 0.0)}"
         if why.busiest:
             yield _division(why)
@@ -345,7 +350,10 @@ def _turns(why: Explanation) -> Iterator[str]:
     if why.retry_after is not None:
         yield f"its rate allows the next message in {_seconds(why.retry_after)}, so it takes no turns"
     if why.above:
-        yield f"{_count(why.above, 'message')} of earlier bands (its own is {why.band}) {_is(why.above)} served first"
+        where = f"earlier bands (its own is {why.band})"
+        if why.priority is not None:
+            where = f"higher priorities (that of its next message is {why.priority})"
+        yield f"{_count(why.above, 'message')} of {where} {_is(why.above)} served first"
     if why.rank is not None:
         before = (
             f"no other {why.kind} is served before it"

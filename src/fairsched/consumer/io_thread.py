@@ -28,7 +28,7 @@ from fairsched.consumer.prefetch.measure import Measurements
 from fairsched.consumer.startup import Startup
 from fairsched.consumer.whole import WholeLeaving
 from fairsched.delivery._ackpolicy import AckPolicy
-from fairsched.delivery._delivery import HeaderKey, Intake, LentConnection, Settlements
+from fairsched.delivery._delivery import HeaderKey, Intake, LentConnection, MessagePriority, Settlements
 from fairsched.errors import ConfigurationError, FairschedError
 
 if TYPE_CHECKING:
@@ -131,10 +131,11 @@ class IOThread(ConnectionThread):
         self._window_control = WindowControl(self._loop, settings, self.measurements, channels.__iter__, owner.service)
         self._intake = Intake(
             worker_queues, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
-            defer=self._on_first_delivery,
+            defer=self._on_first_delivery, band=settings.band,
         )  # fmt: skip
         # A key or a price is Python code of the user, as the choice of a worker queue may be: they run in this thread.
         plain = all(key is None or isinstance(key, HeaderKey) for key in (settings.key, settings.subkey))
+        plain = plain and (settings.band is None or isinstance(settings.band, MessagePriority))
         plain = plain and not settings.cost.varies and len(worker_queues.queues) == 1
         self._lent = LentConnection(self._intake, worker_queues.queues[0] if plain else None, self._wake)
         #: What any thread settled and this one is yet to send.

@@ -23,6 +23,7 @@ from fairsched.consumer.cost import cost_model
 from fairsched.consumer.handling.decoding import Decoder
 from fairsched.consumer.handling.retries import delay_queue
 from fairsched.consumer.keys import key_function
+from fairsched.consumer.message_bands import band_function
 from fairsched.consumer.prefetch.arithmetic import default_window, windows_for
 from fairsched.consumer.prefetch.auto import start_windows
 from fairsched.consumer.requeueing.codel_returns import checked_codel
@@ -105,6 +106,8 @@ class ConsumerSettings:
     key, subkey, ordering_key : callable or None
         From a message to its tenant, to whose it is among those of the tenant or queue, or to the sequence it belongs
         to.
+    band : callable or None
+        From a message to its priority, from 0 to 9.
     decode : Decoder or None
         From a message to what its body stands for.
     middleware : tuple of callable
@@ -145,6 +148,7 @@ class ConsumerSettings:
         self.subkey = None if options.subkey is None else key_function(options.subkey, "subkey")
         ordering = _ordering_key(options.ordering_key, self.lanes)
         self.ordering_key = None if ordering is None else key_function(ordering, "ordering_key")
+        self.band = None if options.band is None else band_function(options.band)
         if callable(options.on_error):
             check_plain(options.on_error, "on_error")
         if self.source is not None and isinstance(options.prefetch, Mapping):
@@ -161,6 +165,7 @@ class ConsumerSettings:
             _refuse_of_queues(self.queues)
         self.limits, self.default_limit = self._limits(), self.others.limit or None
         self.bands = self._bands()
+        _check_band(self, self.bands)
         _check_worker_queues(self)
         self.default_prefetch = options.prefetch is None
         self.decode = None if options.decode is None else Decoder(options.decode)
@@ -312,6 +317,7 @@ class ConsumerSettings:
             found.bands = {**self.bands, **_own_bands(added)}
         else:
             _refuse_of_queues(added)
+        _check_band(found, {} if self.key is not None else _own_bands(added))
         _check_worker_queues(found)
         found._rescale(self, added)
         found.windows = {**self.windows, **{name: found._later_window(queue) for name, queue in added.items()}}
@@ -587,6 +593,31 @@ def _check_worker_queues(settings: ConsumerSettings) -> None:
         raise ConfigurationError(
             f"a limit cannot be combined with ordering_key and workers={settings.workers}: each worker has its own "
             f"worker queue, and a {'queue' if settings.key is None else 'tenant'} cannot be limited across them"
+        )
+
+
+def _check_band(settings: ConsumerSettings, bands: Mapping[Hashable, int]) -> None:
+    """Check that, with priorities of messages, no option needs another order, or accounts without priorities."""
+    options = settings.options
+    if settings.band is None:
+        return
+    if settings.ordering_key is not None:
+        raise ConfigurationError(
+            f"band={options.band!r} cannot be combined with ordering_key, or with lanes that keep their order: "
+            "messages of a higher priority overtake others of the same key"
+        )
+    for option in ("subkey", "share_group"):
+        if getattr(options, option) is not None:
+            why = "a subkey's messages keep" if option == "subkey" else "a share group counts"
+            what = "their order" if option == "subkey" else "the service of all priorities together"
+            raise ConfigurationError(
+                f"band={options.band!r} cannot be combined with {option}={getattr(options, option)!r}: {why} {what}"
+            )
+    for name in bands:
+        slot = "queue" if settings.key is None else "tenant"
+        raise ConfigurationError(
+            f"band of {slot} {name!r} cannot be combined with band={options.band!r} of the consumer: the priority of "
+            "each message decides when it is served"
         )
 
 

@@ -63,6 +63,7 @@ class WorkerQueues:
                 limit=settings.default_limit,
                 sparse_boost=settings.options.sparse_boost,
                 subkey_quantum=None if settings.subkey is None else settings.cost.unit,
+                priorities=settings.band is not None,
             )
             for _ in names
         )
@@ -111,6 +112,7 @@ class WorkerQueues:
         messages: list[Message],
         costs: list[int] | None = None,
         subkeys: list[Hashable] | None = None,
+        priorities: list[int] | None = None,
     ) -> list[Message]:
         """Queue messages, in their order, each in its worker queue; one put per worker queue.
 
@@ -120,7 +122,7 @@ class WorkerQueues:
             Those that came too late: their worker queues are shut down, so that no worker takes messages any more.
         """
         if self._ring is None:
-            return _put(self.queues[0], slots, messages, costs, subkeys)
+            return _put(self.queues[0], slots, messages, costs, subkeys, priorities)
         return self._put_in_worker_queues(slots, messages, costs, subkeys)
 
     def _put_in_worker_queues(
@@ -261,10 +263,13 @@ def _put(
     messages: list[Message],
     costs: list[int] | None,
     subkeys: list[Hashable] | None,
+    priorities: list[int] | None = None,
 ) -> list[Message]:
     """Queue messages in one worker queue; return them if it is shut down."""
     try:
-        if subkeys is None:
+        if priorities is not None:
+            worker_queue.put_many(slots, messages, costs, priorities=priorities)
+        elif subkeys is None:
             worker_queue.put_many(slots, messages, costs)
         else:
             worker_queue.put_many(slots, messages, costs, subkeys=subkeys)

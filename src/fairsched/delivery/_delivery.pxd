@@ -3,7 +3,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.pythread cimport PyThread_type_lock
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fairsched.amqp._ackledger cimport AckLedger
 from fairsched.core.amqp.frames cimport Found
@@ -72,7 +72,8 @@ cdef class Message:
     cdef public bint redelivered
     cdef public bint settled
     cdef public bint deferred
-    cdef int failure         # whether its handler raised, and what settles it since then
+    cdef int8_t failure      # whether its handler raised, and what settles it since then
+    cdef int8_t rank         # its priority and 1; 0: it has none
     cdef public double arrived
     cdef public object slot
     cdef public object subkey
@@ -131,12 +132,20 @@ cdef class HeaderKey:
     cdef object shown(self, Message message)
 
 
+cdef class MessagePriority:
+    cdef bytes name        # of the header; None: it is the property
+    cdef object otherwise
+
+    cdef int64_t shown(self, Message message) noexcept
+
+
 cdef class Intake:
     cdef object worker_queues
     cdef Counters counters
     cdef AckPolicy policy
     cdef object key
     cdef object subkey
+    cdef object band
     cdef object cost
     cdef object defer
     cdef bint priced

@@ -30,6 +30,7 @@ class _WorkerQueues(Protocol):
         messages: list[Message],
         costs: list[int] | None = None,
         subkeys: list[Hashable] | None = None,
+        priorities: list[int] | None = None,
     ) -> list[Message]: ...
 
 @type_check_only
@@ -107,6 +108,8 @@ class Message:
     arrived: float
     slot: Hashable
     subkey: Hashable | None
+    @property
+    def priority(self) -> int | None: ...
     cost: int
     def __init__(
         self,
@@ -157,6 +160,11 @@ class HeaderKey:
     def __init__(self, name: str, otherwise: Callable[[Message], Hashable]) -> None: ...
     def __call__(self, message: Message) -> Hashable: ...
 
+@final
+class MessagePriority:
+    def __init__(self, header: str | None, otherwise: Callable[[Message], int]) -> None: ...
+    def __call__(self, message: Message) -> int: ...
+
 def give_deliveries(
     buffer: bytes,
     start: int,
@@ -177,6 +185,7 @@ class Intake:
         cost: _Cost,
         defer: Callable[[], object],
         subkey: Callable[[Message], Hashable] | None = None,
+        band: Callable[[Message], int] | None = None,
     ) -> None: ...
     def drain(self) -> None: ...
 

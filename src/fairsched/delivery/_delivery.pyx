@@ -35,7 +35,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from cpython.pythread cimport (
     NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_release_lock, WAIT_LOCK,
 )
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fairsched.amqp._ackledger cimport AckLedger
@@ -47,7 +47,7 @@ from fairsched.core.amqp.ackpolicy cimport (
     ACKS_AFTER_PAUSE, ACKS_DUE, ACKS_PERIOD, AcksDue, ackpolicy_due, ackpolicy_note_here, ackpolicy_rested,
     ackpolicy_sending,
 )
-from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find
+from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, PROPERTY_PRIORITY, Properties, contents_find
 from fairsched.core.amqp.frames cimport (
     FOUND_OTHER, FOUND_WHOLE, FRAME_HEAD, Delivery, Found, frames_find, frames_number,
 )
@@ -56,8 +56,11 @@ from fairsched.core.amqp.sockets cimport (
     RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait, sockets_watch,
 )
 from fairsched.core.amqp.streamoffset cimport stream_offset
-from fairsched.core.amqp.tables cimport FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, tables_find
+from fairsched.core.amqp.tables cimport (
+    FIELD_FOUND, FIELD_MISSING, FIELD_UNSURE, Field, FieldFound, field_integer, tables_find,
+)
 from fairsched.core.atomics cimport rarely
+from fairsched.core.schedule.slots cimport PRIORITIES
 from fairsched.delivery._ackpolicy cimport AckPolicy
 from fairsched.delivery._collected cimport CollectedDeliveries
 from fairsched.delivery._counters cimport COUNT_ACKED, COUNT_RECEIVED, COUNT_STALE, Counters
@@ -510,6 +513,8 @@ cdef class Message:
         What its cost is charged to: its queue, or its tenant if the consumer has a ``key``.
     subkey : hashable or None
         The subkey within the slot, if the consumer has a ``subkey``.
+    priority : int or None
+        Its priority among the buffered messages, from 0 to 9, if the consumer has a ``band``.
     cost : int
         The cost charged for it.
     settled : bool
@@ -556,6 +561,12 @@ cdef class Message:
         self.arrived = arrived
         self.settled = self.deferred = False
         self.failure = NOT_FAILED
+        self.rank = 0
+
+    @property
+    def priority(self):
+        """Its priority among the buffered messages, from 0 to 9, if the consumer has a ``band``; else None."""
+        return self.rank - 1 if self.rank else None
 
     @property
     def body(self):
@@ -1039,6 +1050,56 @@ cdef class HeaderKey:
         return None
 
 
+@cython.final
+cdef class MessagePriority:
+    """MessagePriority(header, otherwise)
+    --
+
+    A function that returns the priority of a message, from 0 to 9: that of its property, or of a header.
+
+    Parameters
+    ----------
+    header : str or None
+        The header's name; None: the property ``priority``.
+    otherwise : callable
+        Returns the priority of a message whose header is not an integer of 0 or more, or cannot be read without
+        decoding all headers. It must not raise.
+
+    Notes
+    -----
+    A message without it has priority 0; values above 9 are 9. O(headers), without decoding them.
+    """
+
+    def __init__(self, str header, otherwise):
+        self.name = None if header is None else header.encode()
+        self.otherwise = otherwise
+
+    def __call__(self, Message message not None):
+        cdef int64_t found = self.shown(message)
+        return found if found >= 0 else self.otherwise(message)
+
+    cdef int64_t shown(self, Message message) noexcept:
+        """The priority; -1: it takes Python code to tell."""
+        cdef int64_t size = 0, number = 0
+        cdef const uint8_t* at = header_octets(message, &size)
+        cdef Properties properties
+        cdef Field field
+        cdef FieldFound found
+        if at == NULL or not contents_find(at, size, &properties):
+            return -1
+        if self.name is None:
+            if properties.begin[PROPERTY_PRIORITY] >= 0:
+                number = at[properties.begin[PROPERTY_PRIORITY]]
+        elif properties.begin[PROPERTY_HEADERS] >= 0:
+            found = tables_find(
+                at, properties.begin[PROPERTY_HEADERS], size, <const uint8_t*> PyBytes_AS_STRING(self.name),
+                PyBytes_GET_SIZE(self.name), &field,
+            )
+            if found == FIELD_UNSURE or (found == FIELD_FOUND and not field_integer(&field, &number)) or number < 0:
+                return -1
+        return min(number, <int64_t> (PRIORITIES - 1))
+
+
 # From the bytes of a connection to messages ---------------------------------------------------------------------------
 
 
@@ -1158,7 +1219,7 @@ cdef Found give(
 
 @cython.final
 cdef class Intake:
-    """Intake(worker_queues, counters, policy, *, key, cost, defer, subkey=None)
+    """Intake(worker_queues, counters, policy, *, key, cost, defer, subkey=None, band=None)
     --
 
     Collects the deliveries of one read of the I/O thread and queues them together.
@@ -1179,6 +1240,8 @@ cdef class Intake:
         Called with the first delivery of a read, so that `drain` is called after it.
     subkey : callable, optional
         Names whose message it is among those of a slot.
+    band : callable, optional
+        Returns a message's priority, from 0 to 9.
 
     Notes
     -----
@@ -1193,13 +1256,15 @@ cdef class Intake:
         self.kept = []
 
     def __init__(
-        self, worker_queues, Counters counters not None, AckPolicy policy not None, *, key, cost, defer, subkey=None
+        self, worker_queues, Counters counters not None, AckPolicy policy not None, *, key, cost, defer, subkey=None,
+        band=None,
     ):
         self.worker_queues = worker_queues
         self.counters = counters
         self.policy = policy
         self.key = key
         self.subkey = subkey
+        self.band = band
         self.cost = cost
         self.defer = defer
         self.priced = cost.varies
@@ -1275,11 +1340,16 @@ cdef class Intake:
         if self.subkey is not None:
             for message in messages:
                 message.subkey = self.subkey(message)
+        if self.band is not None:
+            for message in messages:
+                message.rank = <int8_t> (1 + <int64_t> self.band(message))
         costs = self.prices(messages) if self.priced else None
         self.counters.count(COUNT_RECEIVED, len(messages))
         ackpolicy_note_here(&self.policy.state, self.policy.state.here + len(messages))
         slots = [(<Message> one).slot for one in messages]
-        if self.subkey is None:
+        if self.band is not None:
+            refused = self.worker_queues.put_many(slots, messages, costs, None, priorities_of(messages))
+        elif self.subkey is None:
             refused = self.worker_queues.put_many(slots, messages, costs)
         else:
             refused = self.worker_queues.put_many(slots, messages, costs, [(<Message> one).subkey for one in messages])
@@ -1290,6 +1360,7 @@ cdef class Intake:
         """Queue what was taken, where nothing has a price of its own; False, and nothing is: it takes Python code."""
         cdef list messages = []
         cdef Message message
+        cdef int64_t priority
         if self.key is not None:
             for message in self.messages:
                 slot = (<HeaderKey> self.key).shown(message)
@@ -1302,6 +1373,12 @@ cdef class Intake:
                 if subkey is None:
                     return False
                 message.subkey = subkey
+        if self.band is not None:
+            for message in self.messages:
+                priority = (<MessagePriority> self.band).shown(message)
+                if priority < 0:
+                    return False
+                message.rank = <int8_t> (1 + priority)
         messages, self.messages = self.messages, messages
         self.octets = NULL  # another read may come to be where this one was
         if len(messages) == 0:
@@ -1309,7 +1386,9 @@ cdef class Intake:
         self.counters.count(COUNT_RECEIVED, len(messages))
         ackpolicy_note_here(&self.policy.state, self.policy.state.here + len(messages))
         try:
-            if self.subkey is None:
+            if self.band is not None:
+                worker_queue.put_many(slots_of(messages), messages, priorities=priorities_of(messages))
+            elif self.subkey is None:
                 worker_queue.put_many(slots_of(messages), messages)
             else:
                 subkeys = [(<Message> one).subkey for one in messages]
@@ -1341,6 +1420,11 @@ cdef object slots_of(list messages):
     return [(<Message> one).slot for one in messages]
 
 
+cdef list priorities_of(list messages):
+    """The priority of each of some messages, which have one."""
+    return [(<Message> one).rank - 1 for one in messages]
+
+
 # Read and written by threads that consume -----------------------------------------------------------------------------
 
 
@@ -1360,7 +1444,8 @@ cdef class LentConnection:
     intake : Intake
         Gets what is read.
     worker_queue : FairQueue or None
-        Where `intake` queues everything, by no keys or by `HeaderKey`. None: the I/O thread alone reads.
+        Where `intake` queues everything, by no keys or by `HeaderKey`, and by no band or by `MessagePriority`. None:
+        the I/O thread alone reads.
     wake : callable
         Wakes the I/O thread, in whatever thread it is called.
 

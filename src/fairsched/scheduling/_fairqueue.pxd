@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fairsched._core cimport NamedSlots
 from fairsched.core.schedule.limits cimport Limit, LimitTable
-from fairsched.core.schedule.slots cimport Bands
+from fairsched.core.schedule.slots cimport Bands, Branches
 from fairsched.core.schedule.subkeys cimport Subkeys
 from fairsched.scheduling._waitingroom cimport WaitingRoom
 
@@ -23,13 +23,16 @@ cdef class FairQueue(NamedSlots):
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef LimitTable limits
-    cdef Bands bands              # used once a slot has another band than the default
+    cdef Bands bands              # used once a slot has another band than the default, or items have priorities
+    cdef Branches branches        # used if items have priorities
+    cdef bint is_divided          # slots have subkeys or branches
     cdef int64_t watched_until    # time at which a waiting getter checks the slots at their limit; NEVER: none does
     cdef bint is_shut_down
     cdef Subkeys levels           # the table of subkeys, by slot
     cdef SubkeySlots below        # the subkeys; None: items have none
     cdef int64_t subkey_quantum
     cdef object one_subkey        # the subkey that all items have; `below`: each may have its own
+    cdef object one_priority      # the priority that all items have; `getters`: each may have its own
     cdef object __weakref__
 
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF
@@ -39,6 +42,7 @@ cdef class FairQueue(NamedSlots):
     cdef object take(self, int32_t rank, object nothing, Place place)
     cdef object take_in_time(self, object timeout, int32_t rank, Place place)
     cdef int take_more(self, list found, Py_ssize_t limit) except -1
+    cdef int start_priorities(self) except -1
     cdef int limit_slots(self, Limit usual) except -1
     cdef int give_back(self, uint32_t index, bint unused) except -1
 

@@ -25,16 +25,19 @@ end of this file shows those references to the garbage collector.
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.math cimport INFINITY, nextafter
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched._core cimport NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown
+from fairsched._core cimport (
+    NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown, slots_make_room,
+)
 from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
@@ -43,28 +46,33 @@ from fairsched.core.schedule.anticipation cimport (
 from fairsched.core.schedule.bands cimport (
     bands_above, bands_enter, bands_of, bands_serve, bands_set, bands_start,
 )
+from fairsched.core.schedule.branches cimport (
+    branches_add, branches_add_root, branches_band, branches_clear, branches_find, branches_hold, branches_init,
+    branches_is_branch, branches_is_idle, branches_next_served, branches_outlook, branches_priority, branches_push,
+    branches_remove, branches_reserve, branches_served, branches_set_quantum, branches_settle, branches_total,
+)
 from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
 )
 from fairsched.core.schedule.limits cimport (
-    Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init, limits_look,
-    limits_reserve, limits_set, limits_take, limits_tell,
+    Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_exempt, limits_give_back, limits_init,
+    limits_look, limits_reserve, limits_set, limits_take, limits_tell,
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, AWAITED_SLOT, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable,
-    slots_first, slots_report_idle, slots_take_idle,
+    AT_LIMIT, AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, PRIORITIES, TRANSIENT, Slot,
+    SlotTable, slots_first, slots_report_idle, slots_take_idle,
 )
 from fairsched.core.schedule.subkeys cimport (
     subkeys_clear, subkeys_forgive, subkeys_init, subkeys_pop, subkeys_push, subkeys_reserve,
     subkeys_settle,
 )
-from fairsched.core.schedule.withdrawal cimport Sought, withdraw_active, withdraw_sought
+from fairsched.core.schedule.withdrawal cimport Sought, withdraw_retire, withdraw_sought
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
 from fairsched.scheduling._items cimport items_drop, items_list, items_visit
-from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_priority
+from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_item_priority, as_priority
 from fairsched.scheduling._subkeycounts cimport queued_by_subkey
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 from fairsched.scheduling._withdrawal cimport withdrawal_begin, withdrawal_end
@@ -100,6 +108,9 @@ cdef extern from "Python.h":
 #: The subkey of items for which none is given.
 cdef str NO_SUBKEY = ""
 
+#: The priority of items for which none is given.
+cdef object NO_PRIORITY = 0
+
 cdef enum:
     LONGEST_TURN = 3600  # seconds
     NAME_CACHE = 16      # names of put_many that are known by identity
@@ -116,7 +127,7 @@ cdef enum Verdict:  # on a put or a get at this moment
 @cython.final
 cdef class FairQueue(NamedSlots):
     """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None, \
-sparse_boost=False, subkey_quantum=None)
+sparse_boost=False, subkey_quantum=None, priorities=False)
     --
 
     A thread-safe queue that serves its slots in weighted fair order, where `queue.Queue` is first in, first out.
@@ -147,11 +158,14 @@ sparse_boost=False, subkey_quantum=None)
     subkey_quantum : int, optional
         Quantum of each subkey within its slot: the slot's service is divided equally among the subkeys of its items
         (see `put`). Without it, items have no subkeys.
+    priorities : bool
+        Whether items have priorities (see `put`): an item is served before all items of lower priorities, and among the
+        slots that have items of one priority the quanta apply, as if there were no other items. Not with subkeys.
 
     Raises
     ------
     ValueError
-        A quantum is not a positive integer, or `limit` is not a `Limit`.
+        A quantum is not a positive integer, `limit` is not a `Limit`, or there are priorities and subkeys.
     OverflowError
         A quantum is above 2**62 - 1.
 
@@ -163,7 +177,9 @@ sparse_boost=False, subkey_quantum=None)
     created on first use, and forgotten when idle and out of debt, or with their slot. Memory: 24 more bytes per item,
     and 120 per subkey. Boost: a slot is boosted at most once per round of the other slots, for one turn. In any period,
     the number of boosts exceeds the number of turns that other slots complete by at most 16. A tenant that runs empty
-    is forgotten one round later. Thread safety: every method may be called from any thread, and each is atomic. Each
+    is forgotten one round later. Priorities: put and get are O(priorities in use in the slot); memory: 120 bytes for
+    each priority of which a slot has items or debts. Items of a high priority may keep others waiting without bound.
+    Thread safety: every method may be called from any thread, and each is atomic. Each
     item put wakes one waiting thread: of those with the highest priority, the one that has waited longest.
 
     Examples
@@ -178,11 +194,13 @@ sparse_boost=False, subkey_quantum=None)
 
     def __cinit__(
         self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None,
-        sparse_boost=False, subkey_quantum=None,
+        sparse_boost=False, subkey_quantum=None, priorities=False,
     ):
         limits_init(&self.limits)
+        branches_init(&self.branches)
         subkeys_init(&self.levels)
         self.one_subkey = NO_SUBKEY
+        self.one_priority = NO_PRIORITY
         self.watched_until = NEVER
         if clock is not None and not callable(clock):
             raise ValueError(f"clock must be callable and return seconds, got {clock!r}")
@@ -193,12 +211,15 @@ sparse_boost=False, subkey_quantum=None)
             self.below = SubkeySlots.__new__(SubkeySlots)
             self.levels.below = &self.below.table
             self.one_subkey = self.below  # a value that no caller can pass
+            self.is_divided = True
         self.getters = WaitingRoom(clock)
         self.putters = WaitingRoom(clock, True)
         self.anticipate(anticipation)
         self.table.sparse = sparse_boost
         for name, quantum in [] if quanta is None else checked_quanta(quanta):
             self.add_new(name, quantum)
+        if priorities:
+            self.start_priorities()
         if limit is not None:
             self.limit_slots(as_limit(limit))
 
@@ -206,11 +227,30 @@ sparse_boost=False, subkey_quantum=None)
         items_drop(&self.table, &self.levels)
         limits_clear(&self.limits)
         subkeys_clear(&self.levels)
+        branches_clear(&self.branches)
+
+    cdef int start_priorities(self) except -1:
+        """Let items have priorities from now on; there are none yet."""
+        cdef uint32_t i
+        if self.below is not None:
+            raise ValueError(
+                f"priorities cannot be combined with subkey_quantum={self.subkey_quantum}: a subkey's items keep their "
+                "order"
+            )
+        if not branches_reserve(&self.branches, &self.table):
+            raise MemoryError()
+        self.table.branches = &self.branches
+        for i in range(self.table.size):
+            branches_add_root(&self.table, i)
+        bands_start(&self.table, &self.bands, PRIORITIES)
+        self.one_priority = self.getters  # a value that no caller can pass
+        self.is_divided = True
+        return 0
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
-    def put(self, slot, item, block=True, timeout=None, *, cost=1, subkey=NO_SUBKEY):
-        """put($self, slot, item, block=True, timeout=None, *, cost=1, subkey='')
+    def put(self, slot, item, block=True, timeout=None, *, cost=1, subkey=NO_SUBKEY, priority=NO_PRIORITY):
+        """put($self, slot, item, block=True, timeout=None, *, cost=1, subkey='', priority=0)
         --
 
         Append an item to a slot.
@@ -229,6 +269,8 @@ sparse_boost=False, subkey_quantum=None)
         subkey : Hashable
             With a `subkey_quantum`: the item's subkey within the slot. The slot's turns serve its subkeys in equal
             parts, and the items of each subkey in the order in which they were put.
+        priority : int
+            With `priorities`: from 0 to 9, which is served first. Items of one slot and one priority keep their order.
 
         Raises
         ------
@@ -239,15 +281,15 @@ sparse_boost=False, subkey_quantum=None)
         KeyError
             There is no such slot and no default quantum.
         ValueError, OverflowError
-            The cost is not a positive integer of at most 2**62 - 1, the time-out is negative, or there is a subkey and
-            no `subkey_quantum`.
+            The cost is not a positive integer of at most 2**62 - 1, the time-out is negative, the priority is not an
+            integer from 0 to 9, there is a subkey and no `subkey_quantum`, or a priority and no `priorities`.
         TypeError
             The time-out is not a number; raised only if the call has to wait.
         """
         cdef int64_t amount = as_amount(cost, "cost")
         cdef uint32_t index
         with cython.critical_section(self):
-            index = find_lowest(self, slot, subkey)
+            index = find_lowest(self, slot, subkey, priority)
             if rarely(not has_room(self, 1)):
                 store_after_wait(self, index, item, amount, block, timeout)
             else:
@@ -255,16 +297,18 @@ sparse_boost=False, subkey_quantum=None)
             if rarely(wakeup_possible(&self.getters.interest)):
                 self.getters.wake(wanted(self))
 
-    def put_nowait(self, slot, item, *, cost=1, subkey=NO_SUBKEY):
-        """put_nowait($self, slot, item, *, cost=1, subkey='')
+    def put_nowait(self, slot, item, *, cost=1, subkey=NO_SUBKEY, priority=NO_PRIORITY):
+        """put_nowait($self, slot, item, *, cost=1, subkey='', priority=0)
         --
 
         Append an item to a slot without waiting: ``put(slot, item, block=False)``.
         """
-        self.put(slot, item, False, None, cost=cost, subkey=subkey)
+        self.put(slot, item, False, None, cost=cost, subkey=subkey, priority=priority)
 
-    def put_many(self, slots, items, costs=None, block=True, timeout=None, *, subkeys=NO_SUBKEY):
-        """put_many($self, slots, items, costs=None, block=True, timeout=None, *, subkeys='')
+    def put_many(
+        self, slots, items, costs=None, block=True, timeout=None, *, subkeys=NO_SUBKEY, priorities=NO_PRIORITY
+    ):
+        """put_many($self, slots, items, costs=None, block=True, timeout=None, *, subkeys='', priorities=0)
         --
 
         Append many items, all or (on an error) none.
@@ -280,6 +324,8 @@ sparse_boost=False, subkey_quantum=None)
             As for `put`; the call waits until there is room for all items.
         subkeys : list or numpy.ndarray, or Hashable
             As for `slots`: the subkey of each item, or one for all items; see `put`.
+        priorities : list or numpy.ndarray, or int
+            As for `slots`: the priority of each item, or one for all items; see `put`.
 
         Raises
         ------
@@ -294,6 +340,9 @@ sparse_boost=False, subkey_quantum=None)
         cdef Py_ssize_t size = len(objects)
         cdef list names = one_each(slots, size, "slots")
         cdef list subnames = None
+        cdef bytes bands = None
+        if rarely(priorities is not self.one_priority):
+            bands = bands_of_items(self, priorities, size)
         if rarely(subkeys is not self.one_subkey):
             subnames = one_each(subkeys, size, "subkeys")
             check_subkey(self, subnames[0] if subnames else subkeys)
@@ -305,7 +354,7 @@ sparse_boost=False, subkey_quantum=None)
         if size == 0:
             return
         with cython.critical_section(self):
-            store_many(self, slots, names, subkeys, subnames, objects, cost_at, block, timeout)
+            store_many(self, slots, names, subkeys, subnames, bands, objects, cost_at, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
 
@@ -320,9 +369,13 @@ sparse_boost=False, subkey_quantum=None)
         cdef uint32_t index
         if rarely(self.limits.on) and not limits_reserve(&self.limits, &self.table):
             raise MemoryError()
+        if rarely(self.table.branches != NULL) and not branches_reserve(&self.branches, &self.table):
+            raise MemoryError()
         index = self.add(name, hash, quantum, transient)
         if rarely(self.limits.on):
             limits_add(&self.limits, index)
+        if rarely(self.table.branches != NULL):
+            branches_add_root(&self.table, index)
         return index
 
     cdef uint32_t keep_slot(self, object name) except? 0xFFFFFFFF:
@@ -332,9 +385,12 @@ sparse_boost=False, subkey_quantum=None)
         return index
 
     cdef void forget_idle(self) noexcept:
-        """Forget the transient slots that are idle at this moment, and before them the idle subkeys."""
+        """Forget the transient slots that are idle at this moment, and before them the idle subkeys and branches."""
         cdef SlotTable* below = self.levels.below
         cdef uint32_t index
+        if rarely(self.table.branches != NULL):
+            forget_idle_branches(self)
+            return
         if below == NULL:
             NamedSlots.forget_idle(self)
             return
@@ -564,16 +620,19 @@ sparse_boost=False, subkey_quantum=None)
         """
         return self.maxsize > 0 and self.qsize() >= self.maxsize
 
-    def backlog(self, slot):
-        """backlog($self, slot)
+    def backlog(self, slot, priority=None):
+        """backlog($self, slot, priority=None)
         --
 
-        Number of items now queued in one slot; 0 if there is no such slot.
+        Number of items now queued in one slot, or of those with one priority; 0 if there is no such slot.
         """
+        cdef int64_t number = -1 if priority is None else checked_priority(self, priority)
         cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
             index = slot_find(self, slot, &hash)
+            if index >= 0 and number >= 0 and self.table.branches != NULL:
+                index = branch_if_any(&self.table, index, branches_band(number))
             return 0 if index < 0 else self.table.slots[index].pushed - self.table.slots[index].served
 
     def subkeys(self, slot):
@@ -639,8 +698,13 @@ sparse_boost=False, subkey_quantum=None)
             The quantum is not a positive integer of at most 2**62 - 1.
         """
         cdef int64_t amount = as_amount(quantum, f"quantum of slot {slot!r}")
+        cdef uint32_t index
         with cython.critical_section(self):
-            dwrr_set_quantum(&self.table, self.keep_slot(slot), amount)
+            index = self.keep_slot(slot)
+            if self.table.branches == NULL:
+                dwrr_set_quantum(&self.table, index, amount)
+            else:
+                branches_set_quantum(&self.table, index, amount)
             self.getters.wake(takeable(self))  # getters may have waited for this slot's turn
 
     def set_band(self, slot, band):
@@ -666,7 +730,7 @@ sparse_boost=False, subkey_quantum=None)
         KeyError
             There is no such slot and no default quantum.
         ValueError
-            `band` is not an integer from 0 to 7.
+            `band` is not an integer from 0 to 7, or items have `priorities`, which divide them into bands.
 
         Notes
         -----
@@ -676,10 +740,12 @@ sparse_boost=False, subkey_quantum=None)
         """
         cdef uint32_t number = check_band(slot, band)
         cdef uint32_t index
+        if self.table.branches != NULL:
+            raise ValueError(f"band {band} of slot {slot!r}: a queue with priorities has a band for each of these")
         with cython.critical_section(self):
             index = self.keep_slot(slot)
             if self.table.bands == NULL:
-                bands_start(&self.table, &self.bands)
+                bands_start(&self.table, &self.bands, BANDS)
             bands_set(&self.table, index, number)
             self.getters.wake(takeable(self))  # getters may have waited for the turn of a slot that is not served now
 
@@ -718,7 +784,10 @@ sparse_boost=False, subkey_quantum=None)
             if index < 0:
                 index = self.add_limited(slot, hash, amount, False)
             self.table.slots[index].flags &= ~TRANSIENT
-            dwrr_set_quantum(&self.table, index, amount)
+            if self.table.branches == NULL:
+                dwrr_set_quantum(&self.table, index, amount)
+            else:
+                branches_set_quantum(&self.table, index, amount)
 
     def retire(self, slot):
         """retire($self, slot)
@@ -748,11 +817,7 @@ sparse_boost=False, subkey_quantum=None)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
             self.table.slots[index].flags |= TRANSIENT
-            self.table.slots[index].deficit = max(self.table.slots[index].deficit, 0)
-            dwrr_hold(&self.table, index, NOT_HELD)
-            bands_enter(&self.table, index)
-            withdraw_active(&self.table, index)
-            bands_serve(&self.table)
+            withdraw_retire(&self.table, index)
             if self.limits.on:
                 limits_look(&self.limits, &self.table, index)
             hand_over(self)  # getters may have waited for this slot's turn
@@ -894,7 +959,7 @@ sparse_boost=False, subkey_quantum=None)
             if self.limits.on:
                 self.limits.usual = as_limit(None)
                 for i in range(self.table.size):
-                    if self.table.slots[i].quantum:
+                    if self.names.names[i].name != NULL:  # not that of a branch
                         limits_set(&self.limits, &self.table, i, self.limits.usual)
                 hand_over(self)
 
@@ -928,8 +993,8 @@ sparse_boost=False, subkey_quantum=None)
             self.forget_idle()
         return 0
 
-    def settle(self, slot, cost_difference, *, subkey=NO_SUBKEY):
-        """settle($self, slot, cost_difference, *, subkey='')
+    def settle(self, slot, cost_difference, *, subkey=NO_SUBKEY, priority=NO_PRIORITY):
+        """settle($self, slot, cost_difference, *, subkey='', priority=0)
         --
 
         Correct the cost charged to a slot, once the real cost is known.
@@ -944,13 +1009,15 @@ sparse_boost=False, subkey_quantum=None)
             its next turn.
         subkey : Hashable
             As given to `put`: the subkey is charged, too, within its slot.
+        priority : int
+            As given to `put`: the debt is paid by the slot's turns with items of this priority.
 
         Raises
         ------
         KeyError
             There is no such slot and no default quantum.
         ValueError
-            The difference is not an integer, or there is a subkey and no `subkey_quantum`.
+            The difference is not an integer, or a subkey or priority as for `put`.
         OverflowError
             The debt would exceed 2**62 - 1.
         """
@@ -958,7 +1025,7 @@ sparse_boost=False, subkey_quantum=None)
         cdef bint awaiting, done
         cdef uint32_t index
         with cython.critical_section(self):
-            index = find_lowest(self, slot, subkey)
+            index = find_lowest(self, slot, subkey, priority)
             awaiting = is_awaiting(self)
             done = settle_lowest(self, index, difference)
             if awaiting:  # perhaps for this slot, whose turn may be over
@@ -995,7 +1062,8 @@ sparse_boost=False, subkey_quantum=None)
         Raises
         ------
         ValueError, OverflowError
-            `cost` or `most` is not a positive integer of at most 2**62 - 1.
+            `cost` or `most` is not a positive integer of at most 2**62 - 1, or items have `priorities`, of which the
+            charge names none.
 
         Notes
         -----
@@ -1006,6 +1074,8 @@ sparse_boost=False, subkey_quantum=None)
         cdef bint awaiting
         cdef int64_t hash
         cdef long index
+        if self.table.branches != NULL:
+            raise ValueError(f"a charge of {cost} to slot {slot!r} is not possible in a queue with priorities")
         with cython.critical_section(self):
             index = slot_find(self, slot, &hash)
             if index < 0:
@@ -1033,7 +1103,8 @@ sparse_boost=False, subkey_quantum=None)
             Whether the slot has a backlog upstream.
         awaited : bool
             Whether to wait for the slot's next item, too; see `anticipate`. This does not pay if less than a turn's
-            worth of messages can be in flight: each turn would then last several round trips.
+            worth of messages can be in flight: each turn would then last several round trips. With `priorities`, none
+            is waited for.
 
         Returns
         -------
@@ -1054,6 +1125,9 @@ sparse_boost=False, subkey_quantum=None)
             index = slot_find(self, slot, &hash)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
+            if self.table.branches != NULL:
+                state = HELD_ONLY if is_held else NOT_HELD
+                branches_hold(&self.table, index, state)
             state = dwrr_hold(&self.table, index, state)
             self.getters.wake(takeable(self))  # getters may have waited for this slot's turn
             self.forget_idle()
@@ -1142,8 +1216,8 @@ sparse_boost=False, subkey_quantum=None)
         cdef SlotTable* table = &self.table
         cdef Slot found
         cdef Outlook outlook
-        cdef int64_t hash, cost = 0, above = 0
-        cdef uint32_t band = 0
+        cdef int64_t hash, cost = 0, above = 0, priority = -1
+        cdef uint32_t band = 0, root
         cdef long index
         cdef bint queued, turns = False
         cdef SlotLimit limit
@@ -1157,7 +1231,11 @@ sparse_boost=False, subkey_quantum=None)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
             # This stretch only takes references and copies figures; the objects of the result are made after it.
-            found = table.slots[index]
+            root = index
+            if table.branches != NULL:
+                index = outlook_branch(table, root, &found)
+            else:
+                found = table.slots[index]
             queued = found.head != NULL
             memset(&outlook, 0, sizeof(outlook))
             if queued:
@@ -1166,13 +1244,17 @@ sparse_boost=False, subkey_quantum=None)
                 turns = not found.flags & AT_LIMIT
                 if turns:
                     bands_enter(table, index)
-                    outlook_read(table, index, &outlook)
+                    if table.branches == NULL:
+                        outlook_read(table, index, &outlook)
+                    else:
+                        above = branches_outlook(table, index, &outlook)
+                        priority = branches_priority(table, index)
                     bands_serve(table)
-            if table.bands != NULL:
+            if table.bands != NULL and table.branches == NULL:
                 band = bands_of(table, index)
                 above = bands_above(table, index, &outlook.before, &outlook.others)
             if self.limits.on:
-                limit = self.limits.of[index]
+                limit = self.limits.of[root]
             if is_awaiting(self):
                 awaited = <object> PyList_GET_ITEM(self.name_of, slots_first(table))
         stats = slot_figures(&found)
@@ -1181,14 +1263,27 @@ sparse_boost=False, subkey_quantum=None)
             limit.in_hand if limit.limit.concurrency else None,
             limit.limit.concurrency or None,
             now * 1e-9 if now > 0 else None,
-            None if table.bands == NULL else band,
+            None if table.bands == NULL or table.branches != NULL else band,
             None if table.bands == NULL else above,
+            None if priority < 0 else priority,
         )
         if not queued:
             return SlotOutlook(stats, None, None, None, None, None, awaited, *limited)
         if not turns:
             return SlotOutlook(stats, item, cost, None, None, None, awaited, *limited)
         return SlotOutlook(stats, item, cost, outlook.before, outlook.turns, outlook.others, awaited, *limited)
+
+
+cdef inline long outlook_branch(const SlotTable* table, uint32_t root, Slot* found) noexcept:
+    """Copy a slot with the figures of all its branches, and with the next item; return the branch that has it."""
+    cdef uint32_t branch = branches_next_served(table, root)
+    found[0] = table.slots[root]
+    branches_total(table, root, found)
+    if branch == NO_SLOT:
+        return root
+    found.head = table.slots[branch].head
+    found.deficit = table.slots[branch].deficit
+    return branch
 
 
 # Readiness: whether a put or a get may go on at this moment -----------------------------------------------------------
@@ -1412,8 +1507,10 @@ cdef void hand_room_over(FairQueue q) noexcept:
 # a queue that has them. Its indices are those of the table below then.
 
 
-cdef inline uint32_t find_lowest(FairQueue q, object slot, object subkey) except? 0xFFFFFFFF:
-    """Find, or add, the slot or the subkey that an item is put into."""
+cdef inline uint32_t find_lowest(FairQueue q, object slot, object subkey, object priority) except? 0xFFFFFFFF:
+    """Find, or add, the slot, the branch or the subkey that an item is put into."""
+    if rarely(priority is not q.one_priority):
+        return find_branch(q, slot, subkey, priority)
     if rarely(subkey is not q.one_subkey):
         check_subkey(q, subkey)
         return find_subkey(q, (slot, subkey))
@@ -1467,25 +1564,90 @@ cdef uint32_t add_subkey(FairQueue q, uint32_t above, tuple pair, int64_t hash) 
     return index
 
 
+cdef inline int64_t checked_priority(FairQueue q, object priority) except -1:
+    """Convert the priority of an item."""
+    cdef int64_t number = as_item_priority(priority)
+    if number and q.table.branches == NULL:
+        raise ValueError(f"priority {number} of an item needs priorities=True, which this queue does not have")
+    return number
+
+
+cdef inline long branch_if_any(const SlotTable* table, uint32_t root, uint32_t band) noexcept:
+    """Return the branch of a slot in a band, or -1."""
+    cdef uint32_t index = branches_find(table, root, band)
+    return -1 if index == NO_SLOT else <long> index
+
+
+cdef uint32_t find_branch(FairQueue q, object slot, object subkey, object priority) except? 0xFFFFFFFF:
+    """Find, or add, the branch of a slot for a priority; without priorities the slot or the subkey."""
+    cdef int64_t number = checked_priority(q, priority)
+    if q.table.branches == NULL:
+        return find_lowest(q, slot, subkey, q.one_priority)
+    if subkey is not NO_SUBKEY:
+        check_subkey(q, subkey)
+    return branch_of(q, find_slot(q, slot), branches_band(number))
+
+
+cdef inline uint32_t branch_of(FairQueue q, uint32_t root, uint32_t band) except? 0xFFFFFFFF:
+    """Find, or add, the branch of a slot in a band. Runs no Python code, unless it raises MemoryError."""
+    cdef uint32_t index = branches_find(&q.table, root, band)
+    return add_branch(q, root, band) if rarely(index == NO_SLOT) else index
+
+
+cdef uint32_t add_branch(FairQueue q, uint32_t root, uint32_t band) except? 0xFFFFFFFF:
+    """Add a branch to a slot that has none in this band.
+
+    While a branch exists, its root is pinned, so that the root's index stays good.
+    """
+    cdef uint32_t index = NO_SLOT
+    slots_report_idle(&q.table, root)  # if this raises, it may be forgotten
+    slots_make_room(q)
+    if branches_reserve(&q.branches, &q.table) and (not q.limits.on or limits_reserve(&q.limits, &q.table)):
+        index = branches_add(&q.table, root, band)
+    if index == NO_SLOT:
+        raise MemoryError()
+    if q.limits.on:
+        limits_exempt(&q.limits, index)
+    slot_pin(q, root)
+    slots_report_idle(&q.table, index)  # if nothing is put into it, for lack of memory
+    return index
+
+
+cdef void forget_idle_branches(FairQueue q) noexcept:
+    """Forget the branches and the transient slots that are idle at this moment."""
+    cdef uint32_t index = slots_take_idle(&q.table)
+    while index != NO_SLOT:
+        if q.names.names[index].pins:
+            pass  # a call has pinned it, or it has branches; the last of them reports it again
+        elif not branches_is_branch(&q.table, index):
+            q.forget(index)
+        elif branches_is_idle(&q.table, index):
+            q.removals += 1
+            slot_unpin(q, branches_remove(&q.table, index))
+        index = slots_take_idle(&q.table)
+
+
 cdef inline NamedSlots lowest(FairQueue q):
     return q if q.below is None else q.below
 
 
 cdef bint push_below(FairQueue q, uint32_t index, uint64_t token, int64_t cost) noexcept:
-    """Append an item to a subkey. Not inline: the compiler would optimise it for size in a branch that is rare."""
+    """Append an item to a subkey or branch. Not inline: the compiler would optimise it for size where it is rare."""
+    if q.table.branches != NULL:
+        return branches_push(&q.table, index, token, cost)
     return subkeys_push(&q.levels, &q.table, index, token, cost)
 
 
 cdef inline bint push(FairQueue q, uint32_t index, PyObject* item, int64_t cost) noexcept:
-    """Append an item, with a reference of its own, to a slot or subkey; False if memory is exhausted."""
+    """Append an item, with a reference of its own, to a slot, branch or subkey; False if memory is exhausted."""
     Py_INCREF(<object> item)
-    if rarely(q.levels.below != NULL):
+    if rarely(q.is_divided):
         return push_below(q, index, <uint64_t> <uintptr_t> item, cost)
     return dwrr_push(&q.table, index, <uint64_t> <uintptr_t> item, cost)
 
 
 cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost) except -1:
-    """Append an item to a slot or subkey, or raise MemoryError. Runs no Python code."""
+    """Append an item to a slot, branch or subkey, or raise MemoryError. Runs no Python code."""
     if rarely(not push(q, index, item, cost)):
         Py_DECREF(<object> item)
         slots_report_idle(&q.table if q.levels.below == NULL else q.levels.below, index)
@@ -1496,7 +1658,7 @@ cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost)
 cdef int store_after_wait(
     FairQueue q, uint32_t index, object item, int64_t cost, bint block, object timeout
 ) except -1:
-    """Wait for room with the slot or subkey pinned, then append the item; hand over the room that is left."""
+    """Wait for room with the slot, branch or subkey pinned, then append the item; hand over the room that is left."""
     slot_pin(lowest(q), index)
     try:
         wait_for_room(q, 1, block, timeout)
@@ -1511,7 +1673,9 @@ cdef int store_after_wait(
 cdef bint settle_lowest(FairQueue q, uint32_t index, int64_t difference) noexcept:
     """Correct the cost charged to a slot, or to a subkey and its slot; False past the largest debt. Runs no Python."""
     cdef bint done
-    if q.levels.below == NULL:
+    if q.table.branches != NULL:
+        done = branches_settle(&q.table, index, difference)
+    elif q.levels.below == NULL:
         done = dwrr_settle(&q.table, index, difference)
     else:
         done = subkeys_settle(&q.levels, &q.table, index, difference)
@@ -1522,9 +1686,11 @@ cdef bint settle_lowest(FairQueue q, uint32_t index, int64_t difference) noexcep
 
 
 cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
-    """Pop the next item as dwrr_pop does, from its subkey, too."""
+    """Pop the next item as dwrr_pop does, from its subkey, too; return its slot, not its branch."""
     cdef uint32_t index = dwrr_pop(&q.table, token)
-    if rarely(q.levels.below != NULL) and index < AWAITED_SLOT:
+    if rarely(q.is_divided) and index < AWAITED_SLOT:
+        if q.table.branches != NULL:
+            return branches_served(&q.table, index)
         subkeys_pop(&q.levels, &q.table, index)
     return index
 
@@ -1565,16 +1731,38 @@ cdef list one_each(object values, Py_ssize_t size, str what):
     return found
 
 
+cdef bytes bands_of_items(FairQueue q, object priorities, Py_ssize_t size):
+    """Return the band of each item, or of all; None: the queue has no priorities."""
+    cdef list each = one_each(priorities, size, "priorities")
+    cdef list bands = []
+    if each is None:
+        each = [priorities]
+    for priority in list(each):  # a copy: converting a priority may run Python code
+        bands.append(branches_band(checked_priority(q, priority)))
+    return None if q.table.branches == NULL else bytes(bands)
+
+
+cdef int enter_branches(
+    FairQueue q, uint32_t* indices, Py_ssize_t places, const uint8_t* bands, Py_ssize_t count
+) except -1:
+    """Put the branch of each item in the place of its slot. Runs no Python code, unless it raises MemoryError."""
+    cdef Py_ssize_t i
+    for i in range(places):
+        indices[i] = branch_of(q, indices[i], bands[0 if count == 1 else i])
+    return 0
+
+
 cdef int store_many(
-    FairQueue q, object slot, list names, object subkey, list subnames, list objects, const int64_t* costs, bint block,
-    object timeout,
+    FairQueue q, object slot, list names, object subkey, list subnames, bytes bands, list objects,
+    const int64_t* costs, bint block, object timeout,
 ) except -1:
     """Find the slots or subkeys, wait for room, then append all items; no Python code runs from then on.
 
-    `names` has the slot of each item, or `slot` is that of all; the same for subkeys.
+    `names` has the slot of each item, or `slot` is that of all; the same for subkeys and bands.
     """
     cdef Py_ssize_t i, size = len(objects), found = 0, pins = 0
-    cdef Py_ssize_t places = 1 if names is None and subnames is None else size
+    cdef Py_ssize_t ranks = 0 if bands is None else PyBytes_GET_SIZE(bands)
+    cdef Py_ssize_t places = 1 if names is None and subnames is None and ranks <= 1 else size
     cdef uint32_t remembered[NAME_CACHE]
     cdef uint32_t* indices = <uint32_t*> malloc(2 * places * sizeof(uint32_t))
     cdef uint32_t* pinned
@@ -1596,6 +1784,8 @@ cdef int store_many(
             wait_for_room(q, size, block, timeout)
         if PyList_GET_SIZE(objects) != size:
             raise RuntimeError("the items changed while their slots were looked up")
+        if ranks:
+            enter_branches(q, indices, places, <const uint8_t*> PyBytes_AS_STRING(bands), ranks)
         if not dwrr_reserve(&q.table, size) or (q.levels.below != NULL and not dwrr_reserve(q.levels.below, size)):
             raise MemoryError()
         for i in range(size):
@@ -1606,7 +1796,7 @@ cdef int store_many(
         free(indices)
         if q.maxsize:
             hand_room_over(q)
-        if q.table.idle_count or q.below is not None:
+        if q.table.idle_count or q.is_divided:
             q.forget_idle()
     return 0
 
@@ -1856,6 +2046,7 @@ cdef int fairqueue_traverse(PyObject* self, visitproc visit, void* arg) noexcept
 cdef int fairqueue_clear(PyObject* self) noexcept:
     items_drop(&(<FairQueue> self).table, &(<FairQueue> self).levels)
     slots_disown(<FairQueue> self)
+    (<FairQueue> self).is_divided = False
     if (<FairQueue> self).levels.below != NULL:
         slots_disown((<FairQueue> self).below)
         subkeys_clear(&(<FairQueue> self).levels)

@@ -11,9 +11,10 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
 
 from fairsched.core.schedule.bands cimport bands_enter, bands_exchange
+from fairsched.core.schedule.branches cimport branches_drop_counts
 from fairsched.core.schedule.dwrr cimport dwrr_retire_empty
 from fairsched.core.schedule.entrypool cimport Entry, EntryPool, entrypool_clear, entrypool_init
-from fairsched.core.schedule.slots cimport AT_LIMIT, BANDS, Slot, SlotTable
+from fairsched.core.schedule.slots cimport AT_LIMIT, Slot, SlotTable
 from fairsched.core.schedule.subkeys cimport Subkeys, subkeys_enter, subkeys_retire_empty
 
 
@@ -66,6 +67,8 @@ cdef inline void items_drop(SlotTable* table, Subkeys* levels) noexcept:
     cdef EntryPool above_pool
     cdef Slot* slot
     cdef uint32_t i
+    if table.branches != NULL:
+        branches_drop_counts(table)
     for i in range(table.size):
         slot = &table.slots[i]
         bands_enter(table, i)
@@ -74,7 +77,7 @@ cdef inline void items_drop(SlotTable* table, Subkeys* levels) noexcept:
             table.withheld -= <int64_t> (slot.pushed - slot.served)
         last = drop_from(table, slot, last)
     dwrr_retire_empty(table)
-    for i in range(BANDS if table.bands != NULL else 0):
+    for i in range(table.bands.count if table.bands != NULL else 0):
         bands_exchange(table, i)
         dwrr_retire_empty(table)
     if below == NULL:

@@ -6,6 +6,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport int32_t, int64_t, uint64_t
 
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
+from fairsched.core.schedule.slots cimport PRIORITIES
 
 cdef enum:
     BUCKETS_MAX = 0x7FFFFFFF
@@ -79,6 +80,14 @@ cdef inline int32_t as_priority(object value) except? -1:
     if result != <int32_t> result:
         raise OverflowError(f"priority must be an integer from -2**31 to 2**31 - 1, got {value!r}")
     return <int32_t> result
+
+
+cdef inline int64_t as_item_priority(object value) except -1:
+    """Convert the priority of an item."""
+    cdef int64_t result = as_int64(value, "priority of an item", "an integer from 0 to 9")
+    if not 0 <= result < PRIORITIES:
+        raise ValueError(f"priority of an item must be an integer from 0 to 9 (served first), got {value!r}")
+    return result
 
 
 cdef inline uint64_t as_token(object value) except? 0:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fairsched.consumer.message_bands import HIGHEST
 from fairsched.consumer.requeueing.budget import Budget
 from fairsched.errors import ConfigurationError
 from fairsched.scheduling._codel import CoDel
@@ -71,12 +72,12 @@ def checked_codel(codel: CoDel | None, *, ordered: bool) -> CoDel | None:
 
 
 class Shedding:
-    """Asks a law for each slot about every message that is taken, and returns those that go back.
+    """Asks a law about every message that is taken, and returns those that go back.
 
     Parameters
     ----------
     codel : CoDel
-        The law, and what guards it; each slot has a copy.
+        The law, and what guards it; each slot has a copy, and each priority of messages in it.
     counters : Counters
         Counts ``shed`` (returned), ``kept_alone`` and ``kept_budget`` (would have been).
     alone : callable
@@ -113,18 +114,19 @@ class Shedding:
         self._advice = advice
         self._clock = clock
         self._budget = Budget(codel.budget)
-        self._laws: dict[tuple[int, Hashable], CoDel] = {}
+        self._laws: dict[tuple[int, Hashable, int | None], CoDel] = {}
         self._guard = threading.RLock()
         self._explained: set[str] = set()
 
     def returns(self, worker_queue: FairQueue, slot: Hashable, message: Message) -> bool:
         """Judge a message just taken from a slot of a worker queue; True if it was sent back."""
-        key = (id(worker_queue), slot)
+        priority = message.priority
+        key = (id(worker_queue), slot, priority)
         with self._guard:
             law = self._laws.get(key)
             if law is None:
                 law = self._laws[key] = copy.copy(self._codel)
-            left = worker_queue.backlog(slot)
+            left = worker_queue.backlog(slot) if priority is None else worker_queue.backlog(slot, priority)
             now = self._clock()
             going = law.should_return(message.arrived, now, left)
             objection = self._objection(message) if going else ""
@@ -181,9 +183,13 @@ class Shedding:
 
     def law_of(self, worker_queues: Iterable[FairQueue], slot: Hashable) -> tuple[bool, CoDelStats] | None:
         """Return whether messages of a slot are being returned, and its figures in all queues; None: none yet."""
+        priorities = (None, *range(HIGHEST + 1))
         with self._guard:
             laws = [
-                law for worker_queue in worker_queues if (law := self._laws.get((id(worker_queue), slot))) is not None
+                law
+                for worker_queue in worker_queues
+                for priority in priorities
+                if (law := self._laws.get((id(worker_queue), slot, priority))) is not None
             ]
             found = [(law.dropping, law.stats()) for law in laws]
         if not found:
@@ -193,7 +199,7 @@ class Shedding:
     def stats(self) -> dict[str, Any]:
         """Return the figures of the laws: by slot, those of all worker queues added up."""
         with self._guard:
-            found = [(slot, law.stats(), law.dropping) for (_, slot), law in self._laws.items()]
+            found = [(slot, law.stats(), law.dropping) for (_, slot, _), law in self._laws.items()]
         slots: dict[Hashable, CoDelStats] = {}
         for slot, new, _ in found:
             old = slots.get(slot)

@@ -17,7 +17,7 @@ those of slots at their limit, so code that pops sees only one list.
 Source: the strict priority of Linux's prio and ets queueing disciplines; ets also has deficit round robin below it.
 Without bands, `bands` of the table is NULL, the only thing checked; only a module that defines FAIRSCHED_BANDED as 1
 checks that. A table with bands must not be changed by another module's code. Thread safety: none; the caller
-synchronizes. Complexity: O(BANDS) where the band in service may change, and O(active slots of the band) to change a
+synchronizes. Complexity: O(bands) where the band in service may change, and O(active slots of the band) to change a
 slot's. Slots are removed when they are idle only.
 """
 
@@ -38,13 +38,16 @@ cdef extern from *:
     const bint BANDED "FAIRSCHED_BANDED"
 
 cdef inline uint32_t bands_of(const SlotTable* t, uint32_t index) noexcept nogil:
-    """The band of a slot. Bits that are 0, as those of a new slot, stand for the default."""
+    """The band of a slot, or of a branch. Bits that are 0, as those of a new slot, stand for the default."""
+    if t.branches != NULL:
+        return t.branches.of[index].band
     return ((t.slots[index].flags >> BAND_SHIFT) + DEFAULT_BAND) & (BANDS - 1)
 
-cdef inline void bands_start(SlotTable* t, Bands* bands) noexcept nogil:
+cdef inline void bands_start(SlotTable* t, Bands* bands, uint32_t count) noexcept nogil:
     """Let there be bands from now on; so far all slots are of the default one."""
     cdef uint32_t band
-    for band in range(<uint32_t> BANDS):
+    bands.count = count
+    for band in range(count):
         bands.of[band].tail = NO_SLOT
         bands.of[band].newest = NO_SLOT
         bands.of[band].count = bands.of[band].boosts = 0
@@ -84,7 +87,7 @@ cdef inline void bands_serve(SlotTable* t) noexcept nogil:
     """Have the list of the first band with messages in the table; any, if there are none."""
     cdef uint32_t band
     if BANDED and rarely(t.bands != NULL):
-        for band in range(<uint32_t> BANDS):
+        for band in range(t.bands.count):
             if bands_queued(t, band):
                 bands_exchange(t, band)
                 return
@@ -117,7 +120,7 @@ cdef inline int64_t bands_above(const SlotTable* t, uint32_t index, uint32_t* sl
     """Messages served before any of a slot's band; add the slots that have them, and all that take turns elsewhere."""
     cdef int64_t messages = 0
     cdef uint32_t band, at, count, _i
-    for band in range(<uint32_t> BANDS):
+    for band in range(t.bands.count):
         if band == bands_of(t, index):
             continue
         at = t.active_tail if band == t.bands.inside else t.bands.of[band].tail

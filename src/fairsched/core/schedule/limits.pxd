@@ -13,6 +13,7 @@ limits_take together with each pop, without Python code in between, and limits_g
   turns of another slot it is granted at most one quantum, and finishes at most one turn. Debt is not paid meanwhile.
 * Removal. A transient slot is not idle while a message of it is in hand, or before its bucket is full: otherwise it
   would return with a full bucket.
+* Priorities. The branches of a slot (branches.pxd) have no limit of their own: that of the slot holds for all together.
 
 Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
 ITU-T I.371, annex A, the generic cell rate algorithm, which needs one time per bucket. Thread safety: none; the caller
@@ -23,11 +24,13 @@ backwards, time stands still.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
+from libc.string cimport memset
 
-from fairsched.core.schedule.bands cimport bands_enter, bands_serve
+from fairsched.core.atomics cimport rarely
+from fairsched.core.schedule.bands cimport BANDED, bands_enter, bands_serve
 from fairsched.core.schedule.dwrr cimport dwrr_trim_deficit
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, IN_USE, NO_TURN, TRANSIENT, TURN, Slot, SlotTable, slots_activate, slots_deactivate_after,
+    AT_LIMIT, IN_USE, NO_SLOT, NO_TURN, TRANSIENT, TURN, Slot, SlotTable, slots_activate, slots_deactivate_after,
     slots_report_idle,
 )
 
@@ -111,6 +114,13 @@ cdef inline void limits_add(LimitTable* l, uint32_t index) noexcept nogil:
     at.full_at = at.due = -NEVER
     at.place = NO_PLACE
 
+cdef inline void limits_exempt(LimitTable* l, uint32_t index) noexcept nogil:
+    """Note a new slot that has no limit, whatever is usual: a branch (branches.pxd). Needs limits_reserve."""
+    memset(&l.of[index], 0, sizeof(SlotLimit))
+    limits_count_anew(l, index)
+    l.of[index].full_at = l.of[index].due = -NEVER
+    l.of[index].place = NO_PLACE
+
 # The heap -------------------------------------------------------------------------------------------------------------
 
 cdef inline void limits_put(LimitTable* l, uint32_t place, uint32_t index) noexcept nogil:
@@ -162,7 +172,19 @@ cdef inline int64_t limits_due(const LimitTable* l) noexcept nogil:
 # Leaving the active list, and coming back -----------------------------------------------------------------------------
 
 cdef inline void limits_withhold(SlotTable* t, uint32_t index) noexcept nogil:
-    """Let a slot take no turns; a turn that has begun is interrupted."""
+    """Let a slot, and all its branches, take no turns; a turn that has begun is interrupted."""
+    cdef uint32_t branch
+    if BANDED and rarely(t.branches != NULL):
+        branch = t.branches.of[index].next
+        while branch != NO_SLOT:
+            limits_withhold_one(t, branch)
+            branch = t.branches.of[branch].next
+        t.slots[index].flags |= AT_LIMIT
+    else:
+        limits_withhold_one(t, index)
+
+cdef inline void limits_withhold_one(SlotTable* t, uint32_t index) noexcept nogil:
+    """Take a slot with its own messages, or a branch, off the active list."""
     cdef Slot* slot = &t.slots[index]
     cdef int64_t count = <int64_t> (slot.pushed - slot.served)
     cdef bint interrupted = slot.granted != NO_TURN and slot.head != NULL
@@ -181,7 +203,19 @@ cdef inline void limits_withhold(SlotTable* t, uint32_t index) noexcept nogil:
     bands_serve(t)
 
 cdef inline void limits_let_go(SlotTable* t, uint32_t index) noexcept nogil:
-    """Let a slot take turns again, first of all what is left of the one that was interrupted."""
+    """Let a slot, and all its branches, take turns again, first of all what is left of those that were interrupted."""
+    cdef uint32_t branch
+    if BANDED and rarely(t.branches != NULL):
+        branch = t.branches.of[index].next
+        while branch != NO_SLOT:
+            limits_let_one_go(t, branch)
+            branch = t.branches.of[branch].next
+        t.slots[index].flags &= ~AT_LIMIT
+    else:
+        limits_let_one_go(t, index)
+
+cdef inline void limits_let_one_go(SlotTable* t, uint32_t index) noexcept nogil:
+    """Put a slot with its own messages, or a branch, back into the active list."""
     cdef Slot* slot = &t.slots[index]
     cdef int64_t count = <int64_t> (slot.pushed - slot.served)
     cdef bint interrupted = slot.granted != NO_TURN and slot.head != NULL
@@ -199,6 +233,8 @@ cdef inline void limits_let_go(SlotTable* t, uint32_t index) noexcept nogil:
             slot.granted = TURN
             if t.active_count > 1:
                 t.active_tail = tail  # so it is the first
+    else:
+        slots_report_idle(t, index)  # a branch whose messages were dropped; a slot may still be in use
     bands_serve(t)
 
 cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:

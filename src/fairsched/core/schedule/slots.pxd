@@ -31,6 +31,8 @@ cdef enum:
     BANDS = 8
     BAND_SHIFT = 5
     DEFAULT_BAND = 4
+    PRIORITIES = 10  # of messages; see branches.pxd
+    MOST_BANDS = 10  # the larger number
 
 cdef enum HoldState:
     NOT_HELD = 0
@@ -72,9 +74,19 @@ cdef struct BandList:  # what a table has of a band; see bands.pxd
     uint32_t boosts
 
 cdef struct Bands:
-    BandList of[BANDS]  # of all bands but the one whose list is in the table
-    int64_t elsewhere   # messages in these
-    uint8_t inside      # that one
+    BandList of[MOST_BANDS]  # of all bands but the one whose list is in the table
+    int64_t elsewhere        # messages in these
+    uint32_t count           # bands
+    uint8_t inside           # that one
+
+cdef struct Branch:  # what belongs to an index, in a table whose messages have priorities; see branches.pxd
+    uint32_t root   # of a branch: the slot that it is a part of; of a slot: NO_SLOT
+    uint32_t next   # of a branch: another one of its slot; of a slot: its first branch; or NO_SLOT
+    uint32_t band   # of a branch
+
+cdef struct Branches:
+    Branch* of         # by index
+    uint32_t capacity
 
 cdef struct SlotTable:
     Slot* slots           # aligned to the cache line
@@ -96,6 +108,7 @@ cdef struct SlotTable:
     uint32_t boosts        # slots that became new, less the turns of others since
     bint sparse            # slots may become new
     Bands* bands           # the owner's; NULL: there is one list for all
+    Branches* branches     # the owner's; NULL: messages have no priorities
     EntryPool pool
 
 cdef inline void slots_init(SlotTable* t) noexcept nogil:
@@ -112,6 +125,7 @@ cdef inline void slots_init(SlotTable* t) noexcept nogil:
     t.boosts = 0
     t.sparse = False
     t.bands = NULL
+    t.branches = NULL
     entrypool_init(&t.pool)
 
 cdef inline void slots_clear(SlotTable* t) noexcept nogil:

@@ -12,10 +12,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 
 from fairsched.core.schedule.bands cimport bands_enter, bands_serve
-from fairsched.core.schedule.dwrr cimport dwrr_trim_deficit
+from fairsched.core.schedule.dwrr cimport dwrr_hold, dwrr_trim_deficit
 from fairsched.core.schedule.entrypool cimport Entry, entrypool_give, entrypool_relax
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, Slot, SlotTable, slots_deactivate_after, slots_report_idle,
+    AT_LIMIT, NOT_HELD, NO_SLOT, Slot, SlotTable, slots_deactivate_after, slots_report_idle,
 )
 from fairsched.core.schedule.subkeys cimport Subkeys, subkeys_choose, subkeys_enter
 
@@ -84,6 +84,8 @@ cdef inline int64_t withdraw_from(SlotTable* t, uint32_t index, Sought* s) noexc
 cdef inline void withdraw_count(SlotTable* t, Slot* slot, int64_t count) noexcept nogil:
     """Note that messages have left a slot."""
     slot.pushed -= <uint64_t> count
+    if t.branches != NULL:
+        t.slots[t.branches.of[slot - t.slots].root].pushed -= <uint64_t> count
     if slot.flags & AT_LIMIT:
         t.withheld -= count
     else:
@@ -99,6 +101,24 @@ cdef inline void withdraw_active(SlotTable* t, uint32_t index) noexcept nogil:
         slots_deactivate_after(t, before)
         dwrr_trim_deficit(t, slot)
     slots_report_idle(t, index)
+
+cdef inline void withdraw_claims(SlotTable* t, uint32_t index) noexcept nogil:
+    """Let a slot, or a branch, have no debt and no hold, and take it off the active list if it is empty."""
+    t.slots[index].deficit = max(t.slots[index].deficit, 0)
+    dwrr_hold(t, index, NOT_HELD)
+    bands_enter(t, index)
+    withdraw_active(t, index)
+    bands_serve(t)
+
+cdef inline void withdraw_retire(SlotTable* t, uint32_t index) noexcept nogil:
+    """Let a slot be idle as soon as its messages have been served, in all its branches."""
+    cdef uint32_t branch
+    if t.branches != NULL:
+        branch = t.branches.of[index].next
+        while branch != NO_SLOT:
+            withdraw_claims(t, branch)
+            branch = t.branches.of[branch].next
+    withdraw_claims(t, index)
 
 cdef inline void withdraw_entries(SlotTable* t, uint32_t above, int64_t count) noexcept nogil:
     """Take so many entries off a slot: its subkeys have lost that many messages."""
