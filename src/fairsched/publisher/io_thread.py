@@ -12,6 +12,7 @@ from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import broker_text
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
+from fairsched.publisher.ladder import is_of_ladder
 from fairsched.publisher.lane_upkeep import LaneUpkeep
 from fairsched.publisher.transport import PublisherTransport
 
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 _CHANNEL = 1
 #: Code with which a broker that is stopped, or an operator, closes a connection.
 _FORCED = 320
+#: The broker's reply if an exchange is missing.
+_MISSING = 404
 #: Bytes that are given to the connection at once.
 _TOGETHER = 1 << 18
 
@@ -35,6 +38,9 @@ class PublisherEvents(ConnectionEvents):
 
     def progressed(self) -> None:
         """Messages were settled, or the connection is unblocked: there may be room."""
+
+    def ladder_missing(self) -> None:
+        """The ladder of delayed messages is incomplete, or the connection to it is lost."""
 
 
 class IOThread(ConnectionThread):
@@ -97,6 +103,11 @@ class IOThread(ConnectionThread):
         """Host and port of the last connection."""
         return self._connection.address
 
+    @property
+    def url(self) -> str:
+        """URL of the last connection."""
+        return self._connection.url
+
     def wake(self) -> None:
         """Make the I/O thread send the messages in the window."""
         if not self._ended.is_set():
@@ -138,6 +149,7 @@ class IOThread(ConnectionThread):
 
     def _on_disconnected(self, error: BaseException) -> None:
         self._transport = None
+        self._owner.ladder_missing()
         self._lanes.disconnected()
         sending, self._sending = self._sending, False
         if sending and isinstance(error, pika.exceptions.ConnectionClosedByBroker) and error.reply_code != _FORCED:
@@ -192,6 +204,8 @@ class IOThread(ConnectionThread):
             self._fail(ConnectionFailed(f"{self._connection.address}: {what}"))
             return
         _log.warning("%s; opening another", what)
+        if reason.reply_code == _MISSING:
+            self._owner.ladder_missing()
         before = self.window.failed
         self.window.suspect(PublishFailed(what))
         # A failed message is progress, and so is finding one; otherwise wait for the next attempt.
@@ -232,13 +246,20 @@ class IOThread(ConnectionThread):
         self._on_progress()
 
     def _on_return(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        problem = MessageReturned(
-            method.reply_code,
-            broker_text(method.reply_text),
-            method.exchange,
-            method.routing_key,
-            properties.message_id,
-        )
+        problem: PublishFailed
+        if is_of_ladder(method.exchange):
+            self._owner.ladder_missing()
+            problem = PublishFailed(
+                f"the message was not delayed: queue {method.exchange!r} is missing; another publish declares it again"
+            )
+        else:
+            problem = MessageReturned(
+                method.reply_code,
+                broker_text(method.reply_text),
+                method.exchange,
+                method.routing_key,
+                properties.message_id,
+            )
         encoded = encode_message(
             method.exchange, method.routing_key, b"".join(properties.encode()), body, True, _CHANNEL, self._longest
         )
