@@ -22,6 +22,7 @@ from fairsched.core.broker.consumers cimport (
     consumer_disposed, consumer_interest, consumer_leave, consumer_pull, host_forget,
 )
 from fairsched.core.broker.deadletters cimport deadletters_publish
+from fairsched.core.broker.delays cimport delays_clear, delays_publish
 from fairsched.core.broker.durability.journal cimport Journal
 from fairsched.core.broker.durability.keeping cimport connections_told
 from fairsched.core.broker.exchanges.exchanges cimport topology_clear, topology_init
@@ -256,8 +257,9 @@ cdef inline void server_trim(Server* server) noexcept nogil:
 
 cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
     server.tick_due = now + TICK * MILLISECOND
-    if server.timed.load():
-        tick_queues(server, now)
+    if 0 < server.held_due.load() <= now and delays_publish(server, &server.route, &server.dead, now):
+        server.tick_due = now
+    tick_queues(server, now)
     server_watch_memory(server)
     if now >= server.survey_due:
         server.survey_due = now + SURVEY * MILLISECOND
@@ -265,6 +267,14 @@ cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
         server_trim(server)
 
 # Waiting for sockets --------------------------------------------------------------------------------------------------
+
+cdef inline bint server_ticks(const Server* server) noexcept nogil:
+    """Return whether something is to be done every few milliseconds: messages may expire, or are due soon."""
+    cdef Server* s = <Server*> server
+    cdef int64_t due = s.held_due.load()
+    return s.timed.load() != 0 or s.short_of_memory.load() != 0 or (
+        due != 0 and due < clock_now() + (SURVEY + TICK) * MILLISECOND
+    )
 
 cdef inline void server_poll(void* context, bint wait) noexcept nogil:
     """Poll sockets, waiting if `wait` is set, and notify their connections."""
@@ -275,7 +285,7 @@ cdef inline void server_poll(void* context, bint wait) noexcept nogil:
     cdef int count, i, patience = 0
     server_free_buried(server)
     if wait:
-        patience = TICK if server.timed.load() or server.short_of_memory.load() else SURVEY
+        patience = TICK if server_ticks(server) else SURVEY
     count = server.poller.wait(patience)
     for i in range(count):
         found = server.poller.event(i, &what)
@@ -334,6 +344,7 @@ cdef inline Server* server_create() noexcept nogil:
     server.lock = new SharedGuard()
     server.registry = new Guard()
     server.arrived = new Parking()
+    server.delays = new Guard()
     server.last_login = &server.logins
     bytes_init(&server.properties)
     route_init(&server.route)
@@ -412,6 +423,8 @@ cdef inline void server_destroy(Server* server) noexcept nogil:
     bytes_clear(&server.properties)
     text_free(&server.mechanisms)
     server.poller.close()
+    delays_clear(server)
+    del server.delays
     del server.poller
     del server.lock
     del server.registry
