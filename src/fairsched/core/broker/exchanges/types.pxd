@@ -12,8 +12,7 @@ from fairsched.core.broker.exchanges.consistenthash cimport (
     hash_add, hash_begin, hash_check, hash_check_binding, hash_end, hash_remove, hash_route,
 )
 from fairsched.core.broker.exchanges.delayedmessage cimport DELAYED_TYPE, delayed_check, delayed_route
-from fairsched.core.broker.exchanges.direct cimport direct_add, direct_begin, direct_end, direct_remove, direct_route,
-            NULL
+from fairsched.core.broker.exchanges.direct cimport direct_add, direct_begin, direct_end, direct_remove, direct_route
 from fairsched.core.broker.exchanges.fanout cimport fanout_route
 from fairsched.core.broker.exchanges.headers cimport headers_add, headers_check_binding, headers_remove, headers_route
 from fairsched.core.broker.exchanges.state cimport ExchangeType, Topology
