@@ -117,6 +117,7 @@ def test_the_ladder_is_shared_with_celery(new_queue: Declare, broker: Broker, qu
         remove_ladder(broker, target)
         declare_native_delayed_delivery_exchanges_and_queues(connection, queue_type)
         queue = kombu.Queue(theirs, kombu.Exchange(theirs, "topic"), theirs)
+        queue(connection.channel()).declare()
         bind_queue_to_native_delayed_delivery_exchange(connection, queue)
         with Publisher(broker.url) as publisher:
             for name in (ours, theirs):
@@ -173,12 +174,13 @@ def test_a_ladder_that_is_deleted_is_declared_again(broker: Broker, new_queue: D
         with pytest.raises(PublishFailed, match="no exchange 'celery_delayed_0'"):
             publisher.publish(b"2", queue, delay=1).result(30)
         publisher.publish(b"3", queue, delay=1).result(30)
+        collect(broker, queue, 1)
         with broker.connect() as channel:
             channel.queue_delete(level_name(0))
         with pytest.raises(PublishFailed, match="queue 'celery_delayed_0' is missing"):
             publisher.publish(b"4", queue, delay=1).result(30)
         publisher.publish(b"5", queue, delay=1).result(30)
-    assert {body for *_, body in collect(broker, queue, 2)} == {b"3", b"5"}
+    assert [body for *_, body in collect(broker, queue, 1)] == [b"5"]
 
 
 def test_messages_for_lanes_go_to_the_bucket_of_their_tenant(broker: Broker) -> None:
