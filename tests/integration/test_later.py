@@ -143,7 +143,9 @@ def test_celery_accepts_the_ladder_that_is_declared_here(broker: Broker, new_que
 
 def test_a_queue_that_does_not_exist_is_named(broker: Broker) -> None:
     with Publisher(broker.url) as publisher:
-        with pytest.raises(PublishFailed, match=r"queue 'nowhere': 404 .*; declare it, or publish with mandatory=False"):
+        with pytest.raises(
+            PublishFailed, match=r"queue 'nowhere': 404 .*; declare it, or publish with mandatory=False"
+        ):
             publisher.publish(b"x", "nowhere", delay=1)
         with pytest.raises(PublishFailed, match=r"exchange 'no-exchange': 404 .*; declare it"):
             publisher.publish(b"x", "k", exchange="no-exchange", delay=1)

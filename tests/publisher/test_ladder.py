@@ -79,7 +79,9 @@ def test_a_time_is_never_early() -> None:
     now = datetime.now(UTC)
     assert whole_delay(None, now - timedelta(days=1)) == 0
     found = whole_delay(None, now + timedelta(hours=1))
-    assert now + timedelta(hours=1) <= datetime.now(UTC) + timedelta(seconds=found) < now + timedelta(hours=1, seconds=9)
+    assert (
+        now + timedelta(hours=1) <= datetime.now(UTC) + timedelta(seconds=found) < now + timedelta(hours=1, seconds=9)
+    )
 
 
 @pytest.mark.parametrize(
