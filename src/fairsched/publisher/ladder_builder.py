@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,14 @@ from fairsched.amqp.errors import broker_text
 from fairsched.amqp.session import Session
 from fairsched.errors import ConnectionFailed, PublishFailed
 from fairsched.publisher.ladder import (
-    DELIVERY, LEVELS, Target, level_arguments, level_binding, level_name, next_exchange, outlet_arguments,
+    DELIVERY,
+    LEVELS,
+    Target,
+    level_arguments,
+    level_binding,
+    level_name,
+    next_exchange,
+    outlet_arguments,
     outlet_binding,
 )  # fmt: skip
 
@@ -153,7 +160,7 @@ class _Building:
         for level in range(LEVELS):
             self._declare_level(level)
         channel = self._channel
-        bindings = []
+        bindings: list[_Request] = []
         for level, name in enumerate(names[1:]):
             bindings.append(partial(channel.exchange_bind, next_exchange(level), name, level_binding(level, 0)))
             bindings.append(partial(channel.queue_bind, name, name, level_binding(level, 1)))
@@ -176,7 +183,7 @@ class _Building:
     def _queue(self, name: str, arguments: dict[str, Any]) -> _Request:
         return partial(self._channel.queue_declare, name, durable=True, arguments=arguments)
 
-    def _ask(self, requests: list[_Request], what: str) -> None:
+    def _ask(self, requests: Sequence[_Request], what: str) -> None:
         """Make requests; PublishFailed if the broker closes the channel, and then another one is open."""
         try:
             for start in range(0, len(requests), _TOGETHER):

@@ -76,9 +76,8 @@ def test_a_wrong_type_is_refused(node: EmbeddedNode, kind: str) -> None:
     ("kind", "text"), [("x-delayed-message", "can't be used"), (5, "must be an existing exchange type")]
 )
 def test_a_type_that_cannot_be_is_refused(node: EmbeddedNode, kind: object, text: str) -> None:
-    with node.connect() as channel:
-        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=f"406.*{text}"):
-            declare(channel, kind)
+    with node.connect() as channel, pytest.raises(pika.exceptions.ChannelClosedByBroker, match=f"406.*{text}"):
+        declare(channel, kind)
 
 
 def test_a_missing_type_is_refused(node: EmbeddedNode) -> None:
