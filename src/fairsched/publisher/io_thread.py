@@ -40,7 +40,7 @@ class PublisherEvents(ConnectionEvents):
         """Messages were settled, or the connection is unblocked: there may be room."""
 
     def ladder_missing(self) -> None:
-        """The ladder of delayed messages is incomplete, or the connection to it is lost."""
+        """Note that the ladder of delayed messages is incomplete, or the connection to it lost."""
 
 
 class IOThread(ConnectionThread):

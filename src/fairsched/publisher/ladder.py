@@ -1,14 +1,15 @@
 """The ladder of queues in which messages wait at the broker until they are due: its names, keys and arguments.
 
-Level n is an exchange and a queue in which a message waits for 2**n seconds. The routing key of a delayed message begins
-with its delay in binary, one word per digit, the highest first. At the exchange of level n, a 1 leads to the level's
-queue, and a 0 to the next exchange. What expires in the queue goes to the next exchange, too, and after level 0 to the
-delivery exchange. All messages of a queue wait equally long, so none that is due stands behind one that is not.
+Level n is an exchange and a queue in which a message waits for 2**n seconds. The routing key of a delayed message
+begins with its delay in binary, one word per digit, the highest first. At the exchange of level n, a 1 leads to the
+level's queue, and a 0 to the next exchange. What expires in the queue goes to the next exchange, too, and after level
+0 to the delivery exchange. All messages of a queue wait equally long, so none that is due stands behind one that is
+not.
 
-Names, arguments and keys are those of Celery's native delayed delivery, so that both use one ladder. Celery binds queues
-to the delivery exchange by the rest of the routing key; then exchange and routing key of the message are lost, and direct
-exchanges do not work. Here the rest is a single word that names an outlet: a queue, bound to the delivery exchange, whose
-messages expire at once and are dead-lettered to the message's own exchange with its own routing key.
+Names, arguments and keys are those of Celery's native delayed delivery, so that both use one ladder. Celery binds
+queues to the delivery exchange by the rest of the routing key; then exchange and routing key of the message are lost,
+and direct exchanges do not work. Here the rest is a single word that names an outlet: a queue, bound to the delivery
+exchange, whose messages expire at once and are dead-lettered to the message's own exchange with its own routing key.
 
 Source: kombu, `kombu/transport/native_delayed_delivery.py`; RabbitMQ, "Time-To-Live and Expiration", "Dead Letter
 Exchanges", "Quorum Queues" (at-least-once dead lettering, which requires the overflow behaviour reject-publish).

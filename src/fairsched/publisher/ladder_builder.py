@@ -31,8 +31,8 @@ LEASE = 300.0
 _TOGETHER = 64
 #: What helps against replies of the broker.
 _ADVICE = {
-    403: "grant this user the permissions to configure, write and read 'celery_delayed_.*' and 'later:.*', and to write "
-    "the exchange of the message",
+    403: "grant this user the permissions to configure, write and read 'celery_delayed_.*' and 'later:.*', and to "
+    "write the exchange of the message",
     404: "declare it, or publish with mandatory=False",
     406: "it exists with other arguments: delete it",
 }
@@ -56,8 +56,8 @@ class LadderBuilder:
 
     Notes
     -----
-    Safe from any thread: one declares, the others wait for it. The lock is re-entrant, since the handler of a signal may
-    publish in the thread that declares. Declarations are idempotent, and begin with what is last on the way of a
+    Safe from any thread: one declares, the others wait for it. The lock is re-entrant, since the handler of a signal
+    may publish in the thread that declares. Declarations are idempotent, and begin with what is last on the way of a
     message, so a message never comes to a part of the ladder from which it cannot go on.
 
     If the ladder exists with classic queues, as Celery can declare it, it stays as it is.
