@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -152,18 +154,32 @@ def test_a_queue_that_does_not_exist_is_named(broker: Broker) -> None:
         assert publisher.stats()["published"] == 0
 
 
+@contextlib.contextmanager
+def forwarding_again_after(broker: Node, milliseconds: int) -> Iterator[None]:
+    """Have quorum queues that are declared meanwhile forward dead letters again that soon, instead of in 3 minutes."""
+    setting = "rabbit, dead_letter_worker_publisher_confirm_timeout"
+    before = broker.control("eval", f"element(2, application:get_env({setting})).").strip()
+    broker.control("eval", f"application:set_env({setting}, {milliseconds}).")
+    try:
+        yield
+    finally:
+        broker.control("eval", f"application:set_env({setting}, {before}).")
+
+
 @pytest.mark.rabbitmq("a dead letter that no queue takes is kept: at-least-once dead lettering")
-def test_a_message_waits_for_its_queue(broker: Broker) -> None:
+def test_a_message_waits_for_its_queue(broker: Node) -> None:
     """A message that no queue takes when it is due stays at the broker, and others are not kept back."""
-    with Publisher(broker.url, mandatory=False) as publisher:
+    with forwarding_again_after(broker, 500), Publisher(broker.url, mandatory=False) as publisher:
         for number in range(100):
             publisher.publish(b"%d" % number, "late-queue", delay=1)
         publisher.flush()
         broker.declare("other-queue")
         publisher.publish(b"x", "other-queue", delay=2)
+        publisher.flush()
     collect(broker, "other-queue", 1)
+    eventually(lambda: broker.left(Target("", "late-queue").outlet) == 100)
     broker.declare("late-queue")
-    found = collect(broker, "late-queue", 100, 400)
+    found = collect(broker, "late-queue", 100)
     assert {body for *_, body in found} == set(numbered(100))
 
 

@@ -67,8 +67,9 @@ MESSAGES = """
     <- rabbit_amqqueue:info_all(<<"/">>, [name, messages])].
 """
 
-#: Returns once what was declared is on disk.
-SYNC = "mnesia:sync_log()."
+#: Returns once what was declared is on disk: the log of Mnesia, and the names of quorum queues, which RabbitMQ 3.10 writes
+#: every half second.
+SYNC = "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()]."
 
 
 def numbered(count: int) -> list[bytes]:
