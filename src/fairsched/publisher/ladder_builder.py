@@ -31,8 +31,8 @@ LEASE = 300.0
 _TOGETHER = 64
 #: What helps against replies of the broker.
 _ADVICE = {
-    403: "grant this user the permissions to configure, write and read 'celery_delayed_.*' and 'later:.*', and to "
-    "write the exchange of the message",
+    403: "grant this user the permissions to configure, write and read '(celery_delayed_|later:).*', and to write to "
+    "the exchange of the message, which is 'amq.default' for the default exchange",
     404: "declare it, or publish with mandatory=False",
     406: "it exists with other arguments: delete it",
 }
@@ -66,23 +66,24 @@ class LadderBuilder:
     def __init__(self, url: Callable[[], str], timeout: float) -> None:
         self._url = url
         self._timeout = timeout
-        self._built = False
-        #: Number of calls of `forget`.
+        #: Number of calls of `forget`; it was this when the ladder was declared last.
         self._forgotten = 0
-        #: When an outlet was declared last.
-        self._outlets: dict[Target, float] = {}
+        self._built = -1
+        #: The same for each outlet, and until when it need not be declared again.
+        self._outlets: dict[Target, tuple[int, float]] = {}
         self._lock = threading.RLock()
 
     def is_ready(self, target: Target) -> bool:
         """Return whether messages for a target can be published, as far as is known."""
         declared = self._outlets.get(target)
-        return declared is not None and self._built and time.monotonic() < declared + LEASE
+        return declared is not None and declared[0] == self._forgotten and time.monotonic() < declared[1]
 
     def forget(self) -> None:
-        """Declare everything again: the connection is another one, or a part of the ladder is missing."""
+        """Declare everything again: the connection is another one, or a part of the ladder is missing.
+
+        Only the I/O thread calls it. What another thread is declaring meanwhile counts as declared before.
+        """
         self._forgotten += 1
-        self._built = False
-        self._outlets.clear()
 
     def prepare(self, target: Target, mandatory: bool, arguments: dict[str, Any] | None) -> None:
         """Declare what a message for a target needs.
@@ -108,14 +109,13 @@ class LadderBuilder:
             session = Session(self._url(), timeout=self._timeout)
             try:
                 session.open()
-                _Building(session).build(target, mandatory, arguments, ladder=not self._built)
+                _Building(session).build(target, mandatory, arguments, ladder=self._built != before)
             except ConnectionFailed as error:
                 raise PublishFailed(f"the message was not published, since it could not be delayed: {error}") from error
             finally:
                 session.close()
-            if before == self._forgotten:
-                self._built = True
-                self._outlets[target] = time.monotonic()
+            self._built = before
+            self._outlets[target] = before, time.monotonic() + LEASE
 
 
 class _Building:

@@ -12,7 +12,7 @@ Thread safety: `message_hold` with the topology's lock, shared; `delays_publish`
 Complexity: O(log n) and O(octets) for each of n messages.
 """
 
-from libc.stdint cimport int64_t, uint64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -64,7 +64,7 @@ cdef inline void heap_sink(HeldEntry* heap, int64_t count) noexcept nogil:
     heap[at] = moved
 
 cdef inline void heap_note(Server* server) noexcept nogil:
-    server.held_due.store(server.held[0].due if server.held_count else 0)
+    server.held_due.store(server.held[0].due if server.held_count else INT64_MAX)
 
 cdef inline bint heap_push(Server* server, Held* held, int64_t due) noexcept nogil:
     """Add a message; False: memory is exhausted."""
@@ -112,7 +112,7 @@ cdef inline bint held_add(
     memcpy(<void*> (held + 1), exchange.data, exchange.length)
     payload_retain(p, 1)
     server.delays.lock()
-    rings = server.held_due.load() == 0 or due < server.held_due.load()
+    rings = due < server.held_due.load()
     done = heap_push(server, held, due)
     server.delays.unlock()
     if not done:
@@ -192,7 +192,9 @@ cdef inline Payload* held_payload(const Held* held, Properties* properties) noex
     bytes_clear(&written)
     return p
 
-cdef inline bint held_put(Server* server, Route* route, const Held* held, DeadLetters* dead, int64_t now) noexcept nogil:
+cdef inline bint held_put(
+    Server* server, Route* route, const Held* held, DeadLetters* dead, int64_t now
+) noexcept nogil:
     """Put a message into the queues that it is routed to; False: it could not be."""
     cdef Publication p
     cdef int64_t i
@@ -224,9 +226,9 @@ cdef inline void held_publish(Server* server, Route* route, Held* held, DeadLett
 cdef inline bint delays_publish(Server* server, Route* route, DeadLetters* dead, int64_t now) noexcept nogil:
     """Publish messages that are due; return whether more are. The caller publishes `dead`."""
     cdef Held* held
-    cdef int count
+    cdef int _count
     server.lock.share()
-    for count in range(DUE_AT_ONCE):
+    for _count in range(DUE_AT_ONCE):
         server.delays.lock()
         held = heap_pop(server, now)
         server.delays.unlock()
@@ -234,7 +236,7 @@ cdef inline bint delays_publish(Server* server, Route* route, DeadLetters* dead,
             break
         held_publish(server, route, held, dead, now)
     server.lock.unshare()
-    return 0 < server.held_due.load() <= now
+    return server.held_due.load() <= now
 
 cdef inline void delays_clear(Server* server) noexcept nogil:
     """Release all messages; no other thread is left."""

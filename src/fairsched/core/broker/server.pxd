@@ -8,7 +8,7 @@ Thread safety: server_run by the I/O threads; the rest as stated there. Complexi
 delayed messages), a check O(connections).
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -257,7 +257,7 @@ cdef inline void server_trim(Server* server) noexcept nogil:
 
 cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
     server.tick_due = now + TICK * MILLISECOND
-    if 0 < server.held_due.load() <= now and delays_publish(server, &server.route, &server.dead, now):
+    if server.held_due.load() <= now and delays_publish(server, &server.route, &server.dead, now):
         server.tick_due = now
     tick_queues(server, now)
     server_watch_memory(server)
@@ -268,12 +268,10 @@ cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
 
 # Waiting for sockets --------------------------------------------------------------------------------------------------
 
-cdef inline bint server_ticks(const Server* server) noexcept nogil:
+cdef inline bint server_ticks(Server* server) noexcept nogil:
     """Return whether something is to be done every few milliseconds: messages may expire, or are due soon."""
-    cdef Server* s = <Server*> server
-    cdef int64_t due = s.held_due.load()
-    return s.timed.load() != 0 or s.short_of_memory.load() != 0 or (
-        due != 0 and due < clock_now() + (SURVEY + TICK) * MILLISECOND
+    return server.timed.load() != 0 or server.short_of_memory.load() != 0 or (
+        server.held_due.load() < clock_now() + (SURVEY + TICK) * MILLISECOND
     )
 
 cdef inline void server_poll(void* context, bint wait) noexcept nogil:
@@ -345,6 +343,7 @@ cdef inline Server* server_create() noexcept nogil:
     server.registry = new Guard()
     server.arrived = new Parking()
     server.delays = new Guard()
+    server.held_due.store(INT64_MAX)
     server.last_login = &server.logins
     bytes_init(&server.properties)
     route_init(&server.route)

@@ -19,8 +19,9 @@ tables of unacknowledged messages (connection/scheduler.pxd has the proof): fiel
   references, counters                       any               any                 read-modify-writes, seq_cst
   all else of connection, channel, consumer  own               own
 
-Order of locks: `lock` (topology), then a queue's `guard` or `delays`, then `registry`, then what core/queue and core/connection
-lock inside. No thread waits for `lock` inside a pin of a queue. A thread that has `lock` shared does not take it again.
+Order of locks: `lock` (topology), then a queue's `guard` or `delays`, then `registry`, then what core/queue and
+core/connection lock inside. No thread waits for `lock` inside a pin of a queue. A thread that has `lock` shared does not
+take it again.
 
 Lifetime.
   Payload        counted: by each queue it is in, each exchange that holds it, and each thread that handles it.
@@ -390,7 +391,7 @@ cdef struct Server:
     int64_t held_count
     int64_t held_room
     uint64_t held_number         # of the newest
-    atomic[int64_t] held_due     # nanoseconds, when the first one is due; 0: there is none
+    atomic[int64_t] held_due     # nanoseconds, when the first one is due; INT64_MAX: there is none
     atomic[uintptr_t] graveyard
     atomic[int64_t] connections
     atomic[int64_t] channels

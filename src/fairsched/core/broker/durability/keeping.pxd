@@ -1,8 +1,9 @@
 """The records that the broker puts into its journal, and when it drops them.
 
 Recorded are durable exchanges, the bindings between recorded objects, durable queues that are not exclusive, and
-persistent messages in such queues or held by such exchanges. A message in one such queue is one record; in several, its content is a record of
-its own, dropped with the last of them. Records reach the disk in the order in which they were put, so
+persistent messages in such queues or held by such exchanges. A message in one such queue is one record; in several, its
+content is a record of its own, dropped with the last of them. Records reach the disk in the order in which they were
+put, so
 
     a message is recorded before a queue has it, and dropped after it has left: none is lost, whenever the process ends
     a dead letter is recorded before the message it was is dropped

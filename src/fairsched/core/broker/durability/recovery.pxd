@@ -251,7 +251,8 @@ cdef inline bint recover_held(Recovery* r, Reader* octets) noexcept nogil:
     host = recovery_host(r, vhost)
     if host == NULL or recover_payload(r, octets, &p) == NULL:
         return False
-    due = r.now + min(max(due - r.wall, <int64_t> 0), <int64_t> DELAY_MOST) * MILLISECOND
+    # A time that has passed stays in the past, so that messages leave in the order in which they were due.
+    due = r.now + min(max(due - r.wall, -<int64_t> DELAY_MOST), <int64_t> DELAY_MOST) * MILLISECOND
     done = held_add(r.server, host, exchange, p.payload, due, expiration, r.id)
     payload_release(p.payload)
     return done or refuse_memory(r.refusal)

@@ -7,7 +7,8 @@ the exchanges that hold it; core/broker/delays.pxd holds it.
 A message that is held counts as one that reaches no queue: it is returned if it is mandatory, and goes to the alternate
 exchange, if there is one, at once.
 
-Source: rabbitmq-delayed-message-exchange, `rabbit_exchange_type_delayed_message.erl`, `rabbit_delayed_message_utils.erl`.
+Source: rabbitmq-delayed-message-exchange, `rabbit_exchange_type_delayed_message.erl`,
+`rabbit_delayed_message_utils.erl`.
 Thread safety: none; the caller synchronizes. Complexity: that of the inner type, and O(fields of the headers).
 """
 
@@ -50,9 +51,10 @@ cdef inline bint delay_digits(Text text, int64_t* delay) noexcept nogil:
     return at > first and at == text.length
 
 cdef inline bint delay_read(Text headers, int64_t* delay) noexcept nogil:
-    """Read the header x-delay: an integer, a float, which is truncated, or a text of digits; False: there is none.
+    """Read the header x-delay: an integer, a float, which is truncated, or text with digits; False: there is none.
 
-    The plugin takes no integer of 8 bits with a sign.
+    A float that is negative or too large becomes a delay of more than 32 bits. The plugin takes no integer of 8 bits
+    with a sign.
     """
     cdef Field field
     cdef Text text
@@ -63,7 +65,7 @@ cdef inline bint delay_read(Text headers, int64_t* delay) noexcept nogil:
         return delay_digits(text, delay)
     if field_is_real(&field):
         real = field_real(&field)
-        delay[0] = <int64_t> real if -DELAY_MOST <= real <= DELAY_MOST else <int64_t> DELAY_MOST + 1
+        delay[0] = <int64_t> real if 0 <= real <= DELAY_MOST else <int64_t> DELAY_MOST + 1
         return True
     return field.kind != b'b' and field_integer(&field, delay)
 
