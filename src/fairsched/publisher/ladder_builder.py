@@ -37,8 +37,8 @@ _ADVICE = {
     406: "it exists with other arguments: delete it",
 }
 
-#: The broker's reply if something exists with other arguments.
-_DIFFERS = 406
+#: The broker's replies if the user lacks a permission, and if something exists with other arguments.
+_NOT_PERMITTED, _DIFFERS = 403, 406
 
 #: A request that takes `callback` for its answer.
 _Request = Callable[..., Any]
@@ -143,12 +143,19 @@ class _Building:
         )
 
     def _check(self, target: Target) -> None:
-        """Raise PublishFailed if what a mandatory message is for does not exist."""
+        """Raise PublishFailed if what a mandatory message is for does not exist.
+
+        RabbitMQ 4.3 refuses to answer users who have no permission for it; they can publish to it nevertheless.
+        """
         channel, (exchange, key) = self._channel, target
-        if exchange:
-            self._ask([partial(channel.exchange_declare, exchange, passive=True)], f"exchange {exchange!r}")
-        else:
-            self._ask([partial(channel.queue_declare, key, passive=True)], f"queue {key!r}")
+        try:
+            if exchange:
+                self._ask([partial(channel.exchange_declare, exchange, passive=True)], f"exchange {exchange!r}")
+            else:
+                self._ask([partial(channel.queue_declare, key, passive=True)], f"queue {key!r}")
+        except PublishFailed as error:
+            if _reply_code(error) != _NOT_PERMITTED:
+                raise
 
     def _build_ladder(self) -> None:
         channel = self._channel
@@ -172,8 +179,7 @@ class _Building:
         try:
             self._ask([self._queue(name, level_arguments(level, self._type))], f"queue {name!r}")
         except PublishFailed as error:
-            reason = error.__cause__
-            if not isinstance(reason, pika.exceptions.ChannelClosedByBroker) or reason.reply_code != _DIFFERS:
+            if _reply_code(error) != _DIFFERS:
                 raise
         else:
             return
@@ -195,6 +201,12 @@ class _Building:
             self._session.recover()
             self._channel = self._session.channel()
             raise _refused(reason, what) from reason
+
+
+def _reply_code(error: PublishFailed) -> int | None:
+    """Return the code with which the broker closed the channel; None: that is not the reason."""
+    reason = error.__cause__
+    return reason.reply_code if isinstance(reason, pika.exceptions.ChannelClosedByBroker) else None
 
 
 def _refused(reason: pika.exceptions.ChannelClosedByBroker, what: str) -> PublishFailed:

@@ -20,8 +20,8 @@ tables of unacknowledged messages (connection/scheduler.pxd has the proof): fiel
   all else of connection, channel, consumer  own               own
 
 Order of locks: `lock` (topology), then a queue's `guard` or `delays`, then `registry`, then what core/queue and
-core/connection lock inside. No thread waits for `lock` inside a pin of a queue. A thread that has `lock` shared does not
-take it again.
+core/connection lock inside. No thread waits for `lock` inside a pin of a queue. A thread that has `lock` shared does
+not take it again.
 
 Lifetime.
   Payload        counted: by each queue it is in, each exchange that holds it, and each thread that handles it.
