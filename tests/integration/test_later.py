@@ -22,6 +22,7 @@ from support.waiting import eventually
 
 from fairsched import App, Consumer, Lanes, Publisher, PublishFailed, aio
 from fairsched.publisher.ladder import LEVELS, Target, level_name
+from fairsched.publisher.ladder_builder import LadderBuilder
 
 Found = list[tuple[float, Any, pika.BasicProperties, bytes]]
 
@@ -186,6 +187,23 @@ def test_a_ladder_that_is_deleted_is_declared_again(broker: Broker, new_queue: D
             publisher.publish(b"4", queue, delay=1).result(30)
         publisher.publish(b"5", queue, delay=1).result(30)
     assert [body for *_, body in collect(broker, queue, 1)] == [b"5"]
+
+
+def test_what_is_being_declared_when_a_part_is_found_missing_is_declared_again(
+    broker: Broker, new_queue: Declare
+) -> None:
+    target, missing = Target("", new_queue("later")), [True, False]
+
+    def url() -> str:
+        if missing.pop(0):
+            builder.forget()
+        return broker.url
+
+    builder = LadderBuilder(url, 30)
+    builder.prepare(target, True, None)
+    assert not builder.is_ready(target)
+    builder.prepare(target, True, None)
+    assert builder.is_ready(target)
 
 
 def test_messages_for_lanes_go_to_the_bucket_of_their_tenant(broker: Broker) -> None:

@@ -223,9 +223,7 @@ class Publisher:
         client = self._client
         if not client.ladder.is_ready(delayed.target):
             client.prepare(delayed)
-        message = client.delayed_message(body, delayed, delay, at)
-        found: Confirmation | None = client.window.put(*message)
-        return self._put_in_turn(message) if found is None else found
+        return self._put(client.delayed_message(body, delayed, delay, at))
 
     def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
         """Reply to a message: publish to the queue named by its `reply_to`, with its `correlation_id`.
