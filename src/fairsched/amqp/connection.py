@@ -68,6 +68,8 @@ class Connection:
         kind: type[Transport] = Transport,
         name: str | None = None,
     ) -> None:
+        #: URL of the last attempt, and its host and port.
+        self.url = urls[0]
         self.address = ""
         #: Text of the last error, without a password.
         self.last_error: str | None = None
@@ -142,7 +144,7 @@ class Connection:
             return
         url = self._urls[self._attempts % len(self._urls)]
         self._attempts += 1
-        self.address = endpoint(url)
+        self.url, self.address = url, endpoint(url)
         _log.debug("connecting to %s", mask_url(url))
         try:
             found = parameters(url)

@@ -19,6 +19,7 @@ from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from fairsched.amqp._publishing import LoopConfirmation
     from fairsched.delivery._delivery import Message
     from fairsched.publisher.calls import Call
-    from fairsched.publisher.client import Outgoing
+    from fairsched.publisher.client import Delayed, Outgoing
 
 _log = logging.getLogger(__name__)
 
@@ -179,13 +180,15 @@ class Publisher:
         exchange: str = "",
         mandatory: bool | None = None,
         properties: BasicProperties | None = None,
+        delay: float | str | None = None,
+        at: datetime | None = None,
         **values: Any,
     ) -> LoopConfirmation:
         """Publish a message, as `fairsched.Publisher.publish` does.
 
         Parameters
         ----------
-        body, routing_key, exchange, mandatory, properties, **values
+        body, routing_key, exchange, mandatory, properties, delay, at, **values
             As for `fairsched.Publisher.publish`.
 
         Returns
@@ -196,14 +199,29 @@ class Publisher:
 
         Notes
         -----
-        If the call is cancelled while it waits for room, the message is not published.
+        If the call is cancelled while it waits, the message is not published.
         """
+        if delay is not None or at is not None:
+            delayed = self._client.delayed(routing_key, exchange, mandatory, properties, values, delay, at)
+            if delayed is not None:
+                return await self._publish_delayed(body, delayed, delay, at)
         message = self._client.message(body, routing_key, exchange, mandatory, properties, values)
         check_loop(self._loop, "an aio.Publisher")
         if message[5] is not None and self._client.waits_for_lane(message):
             await self._await_lane()
             message = self._client.placed_again(message)
         found: LoopConfirmation | None = self._client.window.put(*message)
+        return await self._put_in_turn(message) if found is None else found
+
+    async def _publish_delayed(
+        self, body: Buffer, delayed: Delayed, delay: float | str | None, at: datetime | None
+    ) -> LoopConfirmation:
+        client = self._client
+        check_loop(self._loop, "an aio.Publisher")
+        if not client.ladder.is_ready(delayed.target):
+            await asyncio.to_thread(client.prepare, delayed)
+        message = client.delayed_message(body, delayed, delay, at)
+        found: LoopConfirmation | None = client.window.put(*message)
         return await self._put_in_turn(message) if found is None else found
 
     async def reply(self, message: Message, body: Buffer, **values: Any) -> LoopConfirmation:

@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched._core import checked_timeout
 from fairsched.amqp._publishing import PublishWindow
@@ -20,10 +20,14 @@ from fairsched.errors import ConnectionFailed, PublishFailed
 from fairsched.publisher.calls import DIRECT_REPLY, Call, request_properties
 from fairsched.publisher.contents import Contents
 from fairsched.publisher.io_thread import IOThread, PublisherEvents
+from fairsched.publisher.ladder import Target, delayed_address, delayed_values, whole_delay
+from fairsched.publisher.ladder_builder import LadderBuilder
 from fairsched.publisher.options import PublisherOptions
 from fairsched.publisher.spread import Spread
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
 
@@ -46,6 +50,18 @@ _CLOSE_TIMEOUT = 5.0
 LANE_TIMEOUT = 2.0
 #: Maximum wait in seconds for unconfirmed messages when an exception ends the `with` block.
 _LEAVE_TIMEOUT = 5.0
+
+
+class Delayed(NamedTuple):
+    """A message that is to be delayed: its target, and its checked properties."""
+
+    target: Target
+    mandatory: bool
+    #: The queue to declare, if it is a lane.
+    arguments: dict[str, Any] | None
+    properties: BasicProperties | None
+    values: dict[str, Any]
+
 
 #: Publishers of this process, which a child process must not use.
 _opened: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -82,6 +98,8 @@ class Client(PublisherEvents):
         self.is_open = False
         #: The window of the I/O thread.
         self.window: PublishWindow
+        #: What declares the queues in which delayed messages wait.
+        self.ladder = LadderBuilder(lambda: self.io_thread.url, settings.connect_timeout)
         self._started = self._closed = self._forked = False
         #: Re-entrant: a handler of a signal may close the publisher while its thread is inside.
         self._guard = threading.RLock()
@@ -197,6 +215,53 @@ class Client(PublisherEvents):
                 lane = spread.placement.place(tenant, monotonic())
                 return exchange, lane, encoded, body, True, (spread, tenant)
         return exchange, routing_key, encoded, body, mandatory, None
+
+    def delayed(
+        self,
+        routing_key: str,
+        exchange: str,
+        mandatory: bool | None,
+        properties: BasicProperties | None,
+        values: dict[str, Any],
+        delay: float | str | None,
+        at: datetime | None,
+    ) -> Delayed | None:
+        """Check the arguments of a `publish` with a delay; None: the message is due."""
+        if whole_delay(delay, at) == 0:
+            return None
+        if not self.is_open:
+            self.check_open()
+        if mandatory is None:
+            mandatory = self.settings.mandatory
+        target, arguments = Target(exchange, routing_key), None
+        target.check()
+        values = delayed_values(properties, values)
+        spread = None if exchange else self.spreads.get(routing_key)
+        if spread is not None:
+            self.contents.encode(properties, dict(values))  # checks what the tenant is read from
+            bucket = spread.lanes.bucket_of(spread.tenant(properties, values))
+            target, arguments = Target("", bucket), dict(spread.lanes.queue(bucket).all_arguments)
+            target.check()
+        return Delayed(target, mandatory, arguments, properties, values)
+
+    def prepare(self, delayed: Delayed) -> None:
+        """Declare what a delayed message needs, which may wait; RuntimeError in a done callback, which must not."""
+        self.check_may_wait()
+        self.ladder.prepare(delayed.target, delayed.mandatory, delayed.arguments)
+
+    def delayed_message(
+        self, body: Buffer, delayed: Delayed, delay: float | str | None, at: datetime | None
+    ) -> Outgoing:
+        """Convert a delayed message to the arguments of `PublishWindow.put`.
+
+        A message that has become due while the ladder was declared waits for another second.
+        """
+        exchange, key = delayed_address(max(1, whole_delay(delay, at)), delayed.target)
+        return self.message(body, key, exchange, True, delayed.properties, delayed.values)
+
+    def ladder_missing(self) -> None:
+        """Have the next delayed message declare the ladder again."""
+        self.ladder.forget()
 
     def waits_for_lane(self, message: Outgoing) -> bool:
         """Whether a message's tenant has become hot, and its own lane is being opened; False in a done callback.

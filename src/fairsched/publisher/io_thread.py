@@ -15,6 +15,7 @@ from fairsched.amqp.polling.pacing import Pace, PacedPoll, use_poll
 from fairsched.amqp.urls import mask_url
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.calls import Calls
+from fairsched.publisher.ladder import is_of_ladder
 from fairsched.publisher.lane_upkeep import LaneUpkeep
 from fairsched.publisher.reply_consumer import ReplyConsumer
 from fairsched.publisher.transport import PublisherTransport
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 _CHANNEL = 1
 #: Code with which a broker that is stopped, or an operator, closes a connection.
 _FORCED = 320
+#: The broker's reply if an exchange is missing.
+_MISSING = 404
 #: Bytes that are given to the connection at once.
 _TOGETHER = 1 << 18
 
@@ -39,6 +42,9 @@ class PublisherEvents(ConnectionEvents):
 
     def progressed(self) -> None:
         """Messages were settled, or the connection is unblocked: there may be room."""
+
+    def ladder_missing(self) -> None:
+        """Note that the ladder of delayed messages is incomplete, or the connection to it lost."""
 
 
 class IOThread(ConnectionThread):
@@ -107,6 +113,11 @@ class IOThread(ConnectionThread):
         """Host and port of the last connection."""
         return self._connection.address
 
+    @property
+    def url(self) -> str:
+        """URL of the last connection."""
+        return self._connection.url
+
     def wake(self) -> None:
         """Make the I/O thread send the messages in the window."""
         if not self._ended.is_set():
@@ -155,6 +166,7 @@ class IOThread(ConnectionThread):
 
     def _on_disconnected(self, error: BaseException) -> None:
         self._transport = None
+        self._owner.ladder_missing()
         self._lanes.disconnected()
         why = "the publisher was closed" if self._closing else f"the connection was lost: {mask_url(describe(error))}"
         self._replies.disconnected(why)
@@ -225,6 +237,8 @@ class IOThread(ConnectionThread):
             self._fail(ConnectionFailed(f"{self._connection.address}: {what}"))
             return
         _log.warning("%s; opening another", what)
+        if reason.reply_code == _MISSING:
+            self._owner.ladder_missing()
         before = self.window.failed
         if not self._replies.closed(what, reason):
             self.window.suspect(PublishFailed(what))
@@ -278,13 +292,20 @@ class IOThread(ConnectionThread):
         self._on_progress()
 
     def _on_return(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        problem = MessageReturned(
-            method.reply_code,
-            broker_text(method.reply_text),
-            method.exchange,
-            method.routing_key,
-            properties.message_id,
-        )
+        problem: PublishFailed
+        if is_of_ladder(method.exchange):
+            self._owner.ladder_missing()
+            problem = PublishFailed(
+                f"the message was not delayed: queue {method.exchange!r} is missing; another publish declares it again"
+            )
+        else:
+            problem = MessageReturned(
+                method.reply_code,
+                broker_text(method.reply_text),
+                method.exchange,
+                method.routing_key,
+                properties.message_id,
+            )
         # The broker has replaced the reply address of a request, which is recognized by its correlation id instead.
         is_request = self.calls.is_own(properties.correlation_id)
         call = self.calls.find(properties.correlation_id)

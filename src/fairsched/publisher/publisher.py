@@ -16,6 +16,7 @@ from fairsched.publisher.options import PublisherOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from pika.spec import BasicProperties
     from typing_extensions import Buffer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from fairsched.amqp._publishing import Confirmation
     from fairsched.delivery._delivery import Message
     from fairsched.publisher.calls import Call
-    from fairsched.publisher.client import Outgoing, Patience
+    from fairsched.publisher.client import Delayed, Outgoing, Patience
 
 __all__ = ["Publisher"]
 
@@ -149,9 +150,11 @@ class Publisher:
         exchange: str = "",
         mandatory: bool | None = None,
         properties: BasicProperties | None = None,
+        delay: float | str | None = None,
+        at: datetime | None = None,
         **values: Any,
     ) -> Confirmation:
-        """Publish a message.
+        """Publish a message, now or for later.
 
         Parameters
         ----------
@@ -167,6 +170,12 @@ class Publisher:
         properties : BasicProperties, optional
             Properties to start from, for example those of a message that is forwarded; `values` replace individual
             ones.
+        delay : float or str, optional
+            Time that the message waits at the broker before it arrives, from 0 to 366 days: seconds, or text such as
+            ``"90s"``, ``"5min"`` or ``"36h"``. It is never early, and at most about a second late.
+        at : datetime, optional
+            Time at which the message arrives, instead of `delay`: aware, and at most 366 days away. If it has passed,
+            the message is published now.
         **values
             The properties by name: `content_type`, `content_encoding`, `headers` (a mapping), `delivery_mode` (2,
             persistent, unless given; or 1), `priority` (0 to 255), `correlation_id`, `reply_to`, `expiration` (seconds
@@ -187,19 +196,36 @@ class Publisher:
             publishing cannot continue. This message is not published.
         RuntimeError
             The publisher is not open, or this is a child process that was forked after it was opened. Or there is no
-            room, and this is a done callback of a `Confirmation`, which the I/O thread calls.
+            room, or the first delayed message for a target has to declare queues, and this is a done callback of a
+            `Confirmation`, which the I/O thread calls.
 
         Notes
         -----
         O(length of the message). If the call is interrupted while it waits, the message is not published.
+
+        A delayed message is confirmed when it waits at the broker, in durable queues that the first one declares. It
+        cannot have an `expiration`, or headers CC or BCC. `mandatory` then refers to the exchange, or to the queue on
+        the default exchange, at the time of the first delayed message for it.
         """
         client = self._client
+        if delay is not None or at is not None:
+            delayed = client.delayed(routing_key, exchange, mandatory, properties, values, delay, at)
+            if delayed is not None:
+                return self._publish_delayed(body, delayed, delay, at)
         message = client.message(body, routing_key, exchange, mandatory, properties, values)
         if message[5] is not None and client.waits_for_lane(message):
             client.await_lanes()
             message = client.placed_again(message)
         found: Confirmation | None = client.window.put(*message)
         return self._put_in_turn(message) if found is None else found
+
+    def _publish_delayed(
+        self, body: Buffer, delayed: Delayed, delay: float | str | None, at: datetime | None
+    ) -> Confirmation:
+        client = self._client
+        if not client.ladder.is_ready(delayed.target):
+            client.prepare(delayed)
+        return self._put(client.delayed_message(body, delayed, delay, at))
 
     def reply(self, message: Message, body: Buffer, **values: Any) -> Confirmation:
         """Reply to a message: publish to the queue named by its `reply_to`, with its `correlation_id`.

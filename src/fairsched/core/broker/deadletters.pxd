@@ -13,6 +13,7 @@ from libc.stdlib cimport free
 from fairsched.core.amqp.contents cimport PROPERTY_HEADERS, Properties, contents_find, contents_text
 from fairsched.core.amqp.octets cimport Bytes, Text, bytes_clear, bytes_init, text_of
 from fairsched.core.broker.deathheader cimport Death, death_cycle, death_header_write
+from fairsched.core.broker.delays cimport message_hold
 from fairsched.core.broker.durability.keeping cimport message_keep, message_leave
 from fairsched.core.broker.exchanges.routing cimport route_dead_letter
 from fairsched.core.broker.exchanges.state cimport Route
@@ -54,6 +55,8 @@ cdef inline bint death_put(
     contents_find(payload_header(p), p.header_size, &publication.properties)
     death_straighten(route, letter, contents_text(payload_header(p), &publication.properties, PROPERTY_HEADERS))
     recorded = message_keep(letter.queue.server, p, route.queues, route.count, -1, &publication.batch)
+    if route.delays.count:
+        recorded = message_hold(letter.queue.server, letter.queue.host, route, &publication) and recorded
     for i in range(route.count):
         payload_retain(p, 1)
         brokerqueue_put(<BrokerQueue*> route.queues[i], &publication, now, dead)

@@ -24,8 +24,9 @@ from fairsched.core.amqp.octets cimport (
 from fairsched.core.amqp.tables cimport Field, table_begin, table_copy, table_end, tables_finite, tables_get
 from fairsched.core.broker.arguments cimport TIME_MAX
 from fairsched.core.broker.consumers cimport topology_share
+from fairsched.core.broker.delays cimport message_hold
 from fairsched.core.broker.durability.journal cimport Journal, journal_is_durable
-from fairsched.core.broker.durability.keeping cimport message_keep, refuse_disk
+from fairsched.core.broker.durability.keeping cimport brokerconnection_disk_failed, message_keep, refuse_disk
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_quoted, refusal_say, refusal_text, refuse, refuse_memory, refuse_name,
 )
@@ -144,6 +145,14 @@ cdef inline bint publication_hide(Publication* p) noexcept nogil:
     payload_release(old)
     p.properties = properties
     return p.payload != NULL
+
+cdef inline bint publication_hold(Channel* ch, Publication* p) noexcept nogil:
+    """Have exchanges that delay a message hold it, in a transaction too; False: one of them cannot."""
+    cdef Route* route = &ch.connection.route
+    if route.bcc and not publication_hide(p):
+        return False
+    route.bcc = False
+    return message_hold(ch.connection.server, ch.connection.host, route, p)
 
 cdef inline bint publication_route(Channel* ch, Publication* p, Refusal* refusal) noexcept nogil:
     """Check a message in RabbitMQ's order, and find its queues; False: refused, and the message is released."""
@@ -273,6 +282,12 @@ cdef inline bint channel_publish(Channel* ch, Refusal* refusal) noexcept nogil:
     p.mandatory = ch.mandatory
     if not publication_route(ch, &p, refusal):
         return False
+    if ch.connection.route.delays.count and not publication_hold(ch, &p):
+        payload_release(p.payload)
+        if not ch.confirms:
+            return refuse_disk(refusal) if brokerconnection_disk_failed(ch.connection) else refuse_memory(refusal)
+        confirm_note(ch, False, 0)
+        return True
     if ch.transactional:
         return transaction_publish(ch, &p, refusal)
     if not publication_deliver(ch, &p, &taken, refusal):

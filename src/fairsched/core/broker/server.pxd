@@ -8,7 +8,7 @@ Thread safety: server_run by the I/O threads; the rest as stated there. Complexi
 delayed messages), a check O(connections).
 """
 
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -22,6 +22,7 @@ from fairsched.core.broker.consumers cimport (
     consumer_disposed, consumer_interest, consumer_leave, consumer_pull, host_forget,
 )
 from fairsched.core.broker.deadletters cimport deadletters_publish
+from fairsched.core.broker.delays cimport delays_clear, delays_publish
 from fairsched.core.broker.durability.journal cimport Journal
 from fairsched.core.broker.durability.keeping cimport connections_told
 from fairsched.core.broker.exchanges.exchanges cimport topology_clear, topology_init
@@ -256,8 +257,9 @@ cdef inline void server_trim(Server* server) noexcept nogil:
 
 cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
     server.tick_due = now + TICK * MILLISECOND
-    if server.timed.load():
-        tick_queues(server, now)
+    if server.held_due.load() <= now and delays_publish(server, &server.route, &server.dead, now):
+        server.tick_due = now
+    tick_queues(server, now)
     server_watch_memory(server)
     if now >= server.survey_due:
         server.survey_due = now + SURVEY * MILLISECOND
@@ -265,6 +267,12 @@ cdef inline void server_tick(Server* server, int64_t now) noexcept nogil:
         server_trim(server)
 
 # Waiting for sockets --------------------------------------------------------------------------------------------------
+
+cdef inline bint server_ticks(Server* server) noexcept nogil:
+    """Return whether something is to be done every few milliseconds: messages may expire, or are due soon."""
+    return server.timed.load() != 0 or server.short_of_memory.load() != 0 or (
+        server.held_due.load() < clock_now() + (SURVEY + TICK) * MILLISECOND
+    )
 
 cdef inline void server_poll(void* context, bint wait) noexcept nogil:
     """Poll sockets, waiting if `wait` is set, and notify their connections."""
@@ -275,7 +283,7 @@ cdef inline void server_poll(void* context, bint wait) noexcept nogil:
     cdef int count, i, patience = 0
     server_free_buried(server)
     if wait:
-        patience = TICK if server.timed.load() or server.short_of_memory.load() else SURVEY
+        patience = TICK if server_ticks(server) else SURVEY
     count = server.poller.wait(patience)
     for i in range(count):
         found = server.poller.event(i, &what)
@@ -334,6 +342,8 @@ cdef inline Server* server_create() noexcept nogil:
     server.lock = new SharedGuard()
     server.registry = new Guard()
     server.arrived = new Parking()
+    server.delays = new Guard()
+    server.held_due.store(INT64_MAX)
     server.last_login = &server.logins
     bytes_init(&server.properties)
     route_init(&server.route)
@@ -412,6 +422,8 @@ cdef inline void server_destroy(Server* server) noexcept nogil:
     bytes_clear(&server.properties)
     text_free(&server.mechanisms)
     server.poller.close()
+    delays_clear(server)
+    del server.delays
     del server.poller
     del server.lock
     del server.registry

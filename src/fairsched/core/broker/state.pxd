@@ -10,6 +10,8 @@ tables of unacknowledged messages (connection/scheduler.pxd has the proof): fiel
   Server.first_connection                    under `registry`  under `registry`
   BrokerConnection.next, .previous           under `registry`  under `registry`
   Server.timed, next_timed                   any               the ticking thread  compare-and-swap, exchange
+  Server.held, .held_…                       under `delays`    under `delays`
+  Server.held_due                            under `delays`    any                 seq_cst
   Server.graveyard                           any               the poller          compare-and-swap, exchange
   BrokerConnection.events, .alarms           the poller        own                 read-modify-writes, seq_cst
   BrokerConnection.heard, .spoken            own               the poller          relaxed: some recent time
@@ -17,11 +19,12 @@ tables of unacknowledged messages (connection/scheduler.pxd has the proof): fiel
   references, counters                       any               any                 read-modify-writes, seq_cst
   all else of connection, channel, consumer  own               own
 
-Order of locks: `lock` (topology), then a queue's `guard`, then `registry`, then what core/queue and core/connection
-lock inside. No thread waits for `lock` inside a pin of a queue. A thread that has `lock` shared does not take it again.
+Order of locks: `lock` (topology), then a queue's `guard` or `delays`, then `registry`, then what core/queue and
+core/connection lock inside. No thread waits for `lock` inside a pin of a queue. A thread that has `lock` shared does
+not take it again.
 
 Lifetime.
-  Payload        counted: by each queue it is in, and by each thread that handles it.
+  Payload        counted: by each queue it is in, each exchange that holds it, and each thread that handles it.
   BrokerQueue    counted: by the topology, each consumer, each unacknowledged message, each dead letter from it, by the
                  list of queues with timers, and each thread that works with it.
   Consumer       counted: by its target (until the connection disposes of that, which is after the queue has retired the
@@ -161,6 +164,18 @@ cdef struct BrokerQueue:
     atomic[uint64_t] published
     atomic[uint64_t] delivered
     atomic[uint64_t] acked
+
+cdef struct Held:  # a message that an exchange holds until it is due; the name of the exchange follows
+    Host* host
+    Payload* payload
+    int64_t expiration           # milliseconds in its queues; -1: none
+    uint64_t record              # in the journal; 0: none
+    uint32_t exchange_size
+
+cdef struct HeldEntry:  # of a heap
+    int64_t due                  # nanoseconds
+    uint64_t number              # of messages due at the same time, the older one is first
+    Held* held
 
 cdef struct DeadLetter:  # a message that has left a queue without an acknowledgement
     DeadLetter* next
@@ -371,6 +386,12 @@ cdef struct Server:
     Guard* registry
     BrokerConnection* first_connection
     atomic[uintptr_t] timed      # queues with timers
+    Guard* delays
+    HeldEntry* held              # messages that exchanges hold: a heap, the first due first
+    int64_t held_count
+    int64_t held_room
+    uint64_t held_number         # of the newest
+    atomic[int64_t] held_due     # nanoseconds, when the first one is due; INT64_MAX: there is none
     atomic[uintptr_t] graveyard
     atomic[int64_t] connections
     atomic[int64_t] channels

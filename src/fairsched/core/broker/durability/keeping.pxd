@@ -1,8 +1,9 @@
 """The records that the broker puts into its journal, and when it drops them.
 
 Recorded are durable exchanges, the bindings between recorded objects, durable queues that are not exclusive, and
-persistent messages in such queues. A message in one such queue is one record; in several, its content is a record of
-its own, dropped with the last of them. Records reach the disk in the order in which they were put, so
+persistent messages in such queues or held by such exchanges. A message in one such queue is one record; in several, its
+content is a record of its own, dropped with the last of them. Records reach the disk in the order in which they were
+put, so
 
     a message is recorded before a queue has it, and dropped after it has left: none is lost, whenever the process ends
     a dead letter is recorded before the message it was is dropped
@@ -54,6 +55,7 @@ cdef enum RecordKind:
     RECORD_ENTRY = 5      # queue and message
     RECORD_DELIVERED = 6  # an entry or message that was delivered; written when the broker closes
     RECORD_CLOSED = 7     # the broker has closed: no other message was delivered
+    RECORD_HELD = 8       # a message that an exchange holds until it is due
 
 cdef enum:
     MESSAGE_HEAD = 26    # octets: queue, expiry, sizes of exchange, routing key, content header and BCC
@@ -167,6 +169,33 @@ cdef inline uint64_t record_entry(
     cdef Text text = Text(&octets[0], ENTRY_SIZE)
     frames_write(frames_write(frames_write(&octets[0], queue, 8), message, 8), <uint64_t> expiry, 8)
     return journal_put(j, RECORD_ENTRY, &text, 1, batch)
+
+cdef inline uint64_t record_held(
+    Journal* j, const Host* host, Text exchange, const Payload* p, int64_t due, int64_t expiration, uint64_t* batch
+) noexcept nogil:
+    """Put a message that an exchange holds until a time, in milliseconds since 1970; 0: memory is exhausted."""
+    cdef Bytes head
+    cdef Text parts[6]
+    cdef uint64_t id = 0
+    bytes_init(&head)
+    bytes_number(&head, <uint64_t> due, 8)
+    bytes_number(&head, <uint64_t> expiration, 8)
+    bytes_short(&head, host.name)
+    bytes_short(&head, exchange)
+    bytes_number(&head, p.exchange_size, 1)
+    bytes_number(&head, p.key_size, 1)
+    bytes_number(&head, p.header_size, 4)
+    bytes_number(&head, payload_bcc(p).length, 4)
+    parts[0] = Text(head.data + head.begin, <uint32_t> (head.end - head.begin))
+    parts[1] = Text(payload_exchange(p), p.exchange_size)
+    parts[2] = Text(payload_key(p), p.key_size)
+    parts[3] = Text(payload_header(p), p.header_size)
+    parts[4] = payload_bcc(p)
+    parts[5] = Text(payload_body(p), <uint32_t> p.body_size)
+    if not head.failed:
+        id = journal_put(j, RECORD_HELD, parts, 6, batch)
+    bytes_clear(&head)
+    return id
 
 cdef inline int64_t expiry_of(const BrokerQueue* b, int64_t expiration) noexcept nogil:
     """The time at which a message expires that comes into a queue now, in milliseconds since 1970; -1: never."""

@@ -17,15 +17,17 @@ from fairsched.core.amqp.octets cimport (
     Bytes, Reader, Text, bytes_init, bytes_number, reader_number, reader_of, reader_short, text_equal,
 )
 from fairsched.core.broker.arguments cimport QueueArguments, arguments_read
+from fairsched.core.broker.delays cimport held_add
 from fairsched.core.broker.durability.journal cimport Journal, JournalRecord, journal_drop
 from fairsched.core.broker.durability.keeping cimport (
-    RECORD_BINDING, RECORD_CLOSED, RECORD_DELIVERED, RECORD_ENTRY, RECORD_EXCHANGE,
+    RECORD_BINDING, RECORD_CLOSED, RECORD_DELIVERED, RECORD_ENTRY, RECORD_EXCHANGE, RECORD_HELD,
     RECORD_MESSAGE, RECORD_QUEUE, kept_record, record_added, record_put, record_removed, wall_now,
 )
 from fairsched.core.broker.errors cimport (
     Refusal, refusal_say, refusal_text, refuse, refuse_memory,
 )
 from fairsched.core.broker.exchanges.bind cimport topology_bind
+from fairsched.core.broker.exchanges.delayedmessage cimport DELAY_MOST
 from fairsched.core.broker.exchanges.declare cimport exchange_declare
 from fairsched.core.broker.exchanges.names cimport NameEntry, Names, names_add, names_clear, names_find, names_init
 from fairsched.core.broker.exchanges.state cimport Binding, Exchange, queue_find
@@ -34,7 +36,7 @@ from fairsched.core.broker.network cimport clock_now
 from fairsched.core.broker.payload cimport (
     payload_account, payload_body, payload_create, payload_header, payload_kept, payload_release, payload_retain,
 )
-from fairsched.core.broker.queues cimport brokerqueue_restore, brokerqueue_watch
+from fairsched.core.broker.queues cimport MILLISECOND, brokerqueue_restore, brokerqueue_watch
 from fairsched.core.broker.state cimport (
     BrokerQueue, Host, KEPT, Kept, KeptEntry, Payload, Publication, Server,
 )
@@ -237,6 +239,24 @@ cdef inline bint recover_entry(Recovery* r, Reader* octets) noexcept nogil:
     contents_find(payload_header(p.payload), p.payload.header_size, &p.properties)
     return recover_put(r, b, &p, r.id, expiry)
 
+cdef inline bint recover_held(Recovery* r, Reader* octets) noexcept nogil:
+    """Restore a message that an exchange holds, until the time at which it is due."""
+    cdef int64_t due = <int64_t> reader_number(octets, 8), expiration = <int64_t> reader_number(octets, 8)
+    cdef Text vhost = reader_short(octets), exchange = reader_short(octets)
+    cdef Host* host
+    cdef Publication p
+    cdef bint done
+    if octets.broken:
+        return refuse_record(r)
+    host = recovery_host(r, vhost)
+    if host == NULL or recover_payload(r, octets, &p) == NULL:
+        return False
+    # A time that has passed stays in the past, so that messages leave in the order in which they were due.
+    due = r.now + min(max(due - r.wall, -<int64_t> DELAY_MOST), <int64_t> DELAY_MOST) * MILLISECOND
+    done = held_add(r.server, host, exchange, p.payload, due, expiration, r.id)
+    payload_release(p.payload)
+    return done or refuse_memory(r.refusal)
+
 cdef inline bint recover_content(Recovery* r, Payload* p) noexcept nogil:
     """Release a message whose entries are all restored; drop it if it is in no queue."""
     cdef Kept* k = payload_kept(p)
@@ -282,6 +302,8 @@ cdef inline bint recover_record(Recovery* r, const JournalRecord* record) noexce
         return recover_message(r, &octets)
     if record.kind == RECORD_ENTRY:
         return recover_entry(r, &octets)
+    if record.kind == RECORD_HELD:
+        return recover_held(r, &octets)
     return record.kind == RECORD_CLOSED or record.kind == RECORD_DELIVERED or refuse_record(r)
 
 cdef inline bint recover_records(Recovery* r, const JournalRecord* records, int64_t count) noexcept nogil:

@@ -46,7 +46,7 @@ cdef inline bint topology_bind(
         return refuse_missing(refusal, True, source, t.vhost)
     if place == NULL:
         return refuse_missing(refusal, to_exchange, destination, t.vhost)
-    if x.type.check_binding != NULL and not x.type.check_binding(refusal, x, key, arguments):
+    if x.inner.check_binding != NULL and not x.inner.check_binding(refusal, x, key, arguments):
         return False
     if locked:
         return refuse_locked(refusal, destination, t.vhost)

@@ -86,7 +86,7 @@ cdef inline Binding* binding_make(Exchange* source, Destination* destination, Te
     known = names_text(b.identity)
     b.key = Text(known.data + sizeof(void*) + 1, key.length)
     b.arguments = Text(b.key.data + key.length, <uint32_t> (known.length - sizeof(void*) - 1 - key.length))
-    if source.type.add != NULL and not source.type.add(b):
+    if source.inner.add != NULL and not source.inner.add(b):
         names_remove(&source.identities, b.identity)
         free(b)
         return NULL
@@ -106,8 +106,8 @@ cdef inline void binding_remove(Topology* t, Binding* b) noexcept nogil:
     if t.removed != NULL:
         t.removed(t.context, source, b)
     binding_unlink(b)
-    if source.type.remove != NULL:
-        source.type.remove(b)
+    if source.inner.remove != NULL:
+        source.inner.remove(b)
     names_remove(&source.identities, b.identity)
     free(b)
     if source.oldest == NULL and source.auto_delete:

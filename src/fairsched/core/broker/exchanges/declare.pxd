@@ -17,8 +17,8 @@ from fairsched.core.broker.errors cimport (
 from fairsched.core.broker.exchanges.bindings cimport exchange_doom
 from fairsched.core.broker.exchanges.exchanges cimport exchange_make, topology_sweep
 from fairsched.core.broker.exchanges.state cimport Exchange, ExchangeType, Topology, exchange_find, exchange_name
-from fairsched.core.broker.exchanges.textarguments cimport text_argument_check
-from fairsched.core.broker.exchanges.types cimport exchange_type
+from fairsched.core.broker.exchanges.textarguments cimport text_argument, text_argument_check
+from fairsched.core.broker.exchanges.types cimport exchange_inner, exchange_type
 from fairsched.core.broker.linebreaks cimport strip_breaks
 
 cdef inline bint exchange_same(
@@ -44,6 +44,17 @@ cdef inline bint exchange_check(
     if not text_argument_check(r, name, t.vhost, arguments, "alternate-exchange"):
         return False
     return type.check == NULL or type.check(r, name, t.vhost, arguments)
+
+cdef inline bint exchange_check_inner(
+    Refusal* r, const Topology* t, Text name, const ExchangeType* type, Text arguments
+) noexcept nogil:
+    """Refuse a new exchange by the type whose bindings it is to have, and that type's arguments."""
+    cdef const ExchangeType* inner = exchange_inner(t, type, arguments)
+    cdef Text kind
+    if inner == NULL:
+        text_argument(arguments, type.inner, &kind)
+        return refuse_name(r, 503, "unknown exchange type '", kind, "'")
+    return inner == type or inner.check == NULL or inner.check(r, name, t.vhost, arguments)
 
 cdef inline bint exchange_declare(
     Topology* t, Text name, Text kind, bint passive, bint durable, bint auto_delete, bint internal, Text arguments,
@@ -73,7 +84,9 @@ cdef inline bint exchange_declare(
         return found != NULL or refuse_missing(refusal, True, name, t.vhost)
     if found != NULL:
         return exchange_same(refusal, t, found, type, durable, auto_delete, internal, arguments)
-    if not exchange_check(refusal, t, name, type, arguments):
+    if not exchange_check(refusal, t, name, type, arguments) or not exchange_check_inner(
+        refusal, t, name, type, arguments
+    ):
         return False
     found = exchange_make(t, name, type, durable, auto_delete, internal, arguments)
     if found == NULL:

@@ -17,7 +17,7 @@ from fairsched.core.broker.exchanges.growing cimport numbers_clear, numbers_give
 from fairsched.core.broker.exchanges.names cimport NameEntry, names_add, names_clear, names_remove
 from fairsched.core.broker.exchanges.state cimport Destination, Exchange, ExchangeType, Topology, place_of_queue
 from fairsched.core.broker.exchanges.textarguments cimport text_argument
-from fairsched.core.broker.exchanges.types cimport exchange_type, exchange_types
+from fairsched.core.broker.exchanges.types cimport exchange_inner, exchange_type, exchange_types
 from fairsched.core.chains cimport ChainLink, chains_clear
 
 
@@ -25,8 +25,8 @@ from fairsched.core.chains cimport ChainLink, chains_clear
 
 cdef inline void exchange_free(Exchange* x) noexcept nogil:
     """Free an exchange that has no bindings and that nothing refers to."""
-    if x.type.end != NULL and x.own != NULL:
-        x.type.end(x)
+    if x.inner.end != NULL and x.own != NULL:
+        x.inner.end(x)
     names_clear(&x.identities)
     free(<void*> x.arguments.data)
     free(x)
@@ -59,11 +59,12 @@ cdef inline Exchange* exchange_make(
     x.place.exchange = x
     x.place.durable = durable
     x.type = type
+    x.inner = exchange_inner(t, type, arguments)
     x.auto_delete = auto_delete
     x.internal = internal
     x.arguments = text_copy(arguments)
     if (
-        x.arguments.data == NULL or (type.begin != NULL and not type.begin(x))
+        x.arguments.data == NULL or (x.inner.begin != NULL and not x.inner.begin(x))
         or not numbers_take(&t.numbers, &x.place.number)
     ):
         exchange_free(x)

@@ -41,6 +41,7 @@ cdef inline void route_init(Route* r) noexcept nogil:
     r.properties = NULL
     pointers_init(&r.found)
     pointers_init(&r.exchanges)
+    pointers_init(&r.delays)
     marks_init(&r.places)
     walk_init(&r.walk)
     fields_init(&r.headers)
@@ -48,6 +49,7 @@ cdef inline void route_init(Route* r) noexcept nogil:
 cdef inline void route_clear(Route* r) noexcept nogil:
     pointers_clear(&r.found)
     pointers_clear(&r.exchanges)
+    pointers_clear(&r.delays)
     marks_clear(&r.places)
     walk_clear(&r.walk)
     fields_clear(&r.headers)
@@ -128,7 +130,7 @@ cdef inline void route_default(Route* r, const Topology* t) noexcept nogil:
 
 cdef inline bint route_from(Route* r, const Topology* t, Exchange* x) noexcept nogil:
     """Route by the keys, beginning with an exchange. False: memory is exhausted."""
-    r.found.count = r.exchanges.count = 0
+    r.found.count = r.exchanges.count = r.delays.count = 0
     r.sorted = False
     r.failed = not marks_begin(&r.places, t.numbers.next) or r.failed
     if not r.failed:
@@ -180,7 +182,7 @@ cdef inline bint route_named(Route* r, const Topology* t, Text names) noexcept n
     """Find the queues of these names, which are short strings; False: memory is exhausted."""
     cdef Destination* place
     cdef uint32_t at = 0
-    r.found.count = 0
+    r.found.count = r.delays.count = 0
     r.bcc = False
     r.failed = not marks_begin(&r.places, t.numbers.next)
     while at < names.length and not r.failed:
@@ -201,7 +203,7 @@ cdef inline bint route_dead_letter(
     """
     cdef Exchange* x = exchange_find(t, exchange)
     cdef Field cc
-    r.count = r.key_count = 0
+    r.count = r.key_count = r.delays.count = 0
     r.failed = r.bcc = False
     r.header = header
     r.properties = properties

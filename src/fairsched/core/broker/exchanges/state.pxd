@@ -26,6 +26,7 @@ cdef struct Route:           # the routing of one message; its memory is reused 
     bint bcc                 # the header BCC must be removed before delivery
     Pointers found           # the memory of `queues`
     Pointers exchanges       # still to be routed through
+    Pointers delays          # exchanges that hold the message for later
     Marks places             # destinations reached so far, by number
     Walk walk                # memory for topic exchanges
     Text* keys               # the routing key, then those of CC and BCC
@@ -55,6 +56,7 @@ cdef struct ExchangeType:    # a row of the table in types.pxd. A function that 
     void (*remove)(Binding* b) noexcept nogil
     # Call `route_reach` for each destination of a message.
     void (*route)(Route* r, const Exchange* x) noexcept nogil
+    const char* inner        # the argument that names the type whose bindings it has; NULL: its own
 
 cdef struct Destination:     # a queue or an exchange, as the end of a binding
     NameEntry* entry         # the name
@@ -82,7 +84,8 @@ cdef struct Binding:
 cdef struct Exchange:
     Destination place        # must be first
     const ExchangeType* type
-    void* own                # the exchange type's
+    const ExchangeType* inner  # the type whose bindings it has; mostly the same
+    void* own                # the inner type's
     Text arguments           # its own copy, as declared
     Text alternate           # the name of its alternate exchange; data NULL: none
     bint auto_delete
