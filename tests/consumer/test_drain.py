@@ -20,8 +20,8 @@ from support.waiting import eventually
 from fairsched import Broker, ConnectionFailed, Consumer, Lanes, Publisher, Queue, QueueSource, Tenant
 from fairsched.cli.broker import Session
 from fairsched.cli.scalepage import described, scale_pages
-from fairsched.consumer import drain_watch, queue_counts
-from fairsched.consumer.drain import (
+from fairsched.consumer.drain_time import drain_watch, queue_counts
+from fairsched.consumer.drain_time.drain import (
     MOST_TENANTS,
     Drain,
     HandlerTimes,

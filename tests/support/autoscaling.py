@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fairsched.consumer.drain import HandlerTimes, drain_seconds
+from fairsched.consumer.drain_time.drain import HandlerTimes, drain_seconds
 from fairsched.simulator import Broker, Change, ConsumerSpec, Queue, Scenario
 from fairsched.simulator._simulator import Simulation
 from fairsched.simulator.plan import make_plan

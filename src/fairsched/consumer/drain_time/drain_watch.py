@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from fairsched.consumer.drain import (
+from fairsched.consumer.drain_time.drain import (
     Drain,
     HandlerTimes,
     QueueDrain,
@@ -18,14 +18,34 @@ from fairsched.consumer.drain import (
     tenant_backlogs,
     total_seconds,
 )
-from fairsched.consumer.queue_counts import Count, QueueCounts
+from fairsched.consumer.drain_time.queue_counts import Count, QueueCounts
 
 if TYPE_CHECKING:
-    from fairsched.consumer.client import Client
+    from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.consumer.worker_queues import WorkerQueues
+    from fairsched.delivery._counters import Counters
 
 #: Seconds to wait for the broker's answer; KEDA waits 3 s for ours.
 _PATIENCE = 2.0
+
+
+class DrainingConsumer(Protocol):
+    """The consumer, as far as its time to drain depends on it; everything is safe from any thread."""
+
+    settings: ConsumerSettings
+    worker_queues: WorkerQueues
+    counters: Counters
+
+    @property
+    def deferring(self) -> bool:
+        """Whether a handler has deferred its message, so that handler times say nothing."""
+
+    def occupied(self) -> Mapping[str, Unsettled]:
+        """Return the filling of every consumed queue's window."""
+
+    def handler_seconds(self) -> float | None:
+        """Return the mean seconds that handlers took lately; None if that is unknown."""
 
 
 class DrainWatch:
@@ -53,7 +73,7 @@ class DrainWatch:
         """End the connection, waiting for at most so many seconds."""
         self._counts.end(timeout)
 
-    def look(self, client: Client) -> Drain:
+    def look(self, client: DrainingConsumer) -> Drain:
         """Return the time to drain.
 
         Raises
@@ -79,7 +99,7 @@ class DrainWatch:
             () if settings.key is None else _tenants(client, settings, found, standings),
         )
 
-    def _handler_times(self, client: Client, settings: ConsumerSettings) -> dict[str, float | None]:
+    def _handler_times(self, client: DrainingConsumer, settings: ConsumerSettings) -> dict[str, float | None]:
         """Return the handler time of each queue; that of all queues for those of which no message was timed."""
         common = client.handler_seconds()
         found = {}
@@ -92,7 +112,9 @@ class DrainWatch:
         return found
 
 
-def _standings(settings: ConsumerSettings, counts: Mapping[str, Count], client: Client) -> dict[str, Standing]:
+def _standings(
+    settings: ConsumerSettings, counts: Mapping[str, Count], client: DrainingConsumer
+) -> dict[str, Standing]:
     """Return every queue as this process sees it."""
     here = client.occupied()
     found = {}
@@ -108,7 +130,10 @@ def _standings(settings: ConsumerSettings, counts: Mapping[str, Count], client: 
 
 
 def _tenants(
-    client: Client, settings: ConsumerSettings, queues: Sequence[QueueDrain], standings: Mapping[str, Standing]
+    client: DrainingConsumer,
+    settings: ConsumerSettings,
+    queues: Sequence[QueueDrain],
+    standings: Mapping[str, Standing],
 ) -> tuple[TenantDrain, ...]:
     """Return the time to drain each tenant that is listed."""
     buffered: dict[Hashable, int] = dict.fromkeys(settings.tenants, 0)
