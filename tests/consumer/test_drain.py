@@ -423,6 +423,21 @@ def test_a_tenant_has_what_is_in_its_own_lane(url: str, at_once: None) -> None:
         assert by_name["cold"].backlog == here["cold"] + counts[lanes.bucket_of("cold")].ready
 
 
+def test_each_process_answers_for_the_ordered_lanes_that_it_consumes(url: str, at_once: None) -> None:
+    lanes = Lanes("ordered", key="header:tenant", buckets=4, ordered=True)
+    with Worker(url, lanes, prefetch=8) as one, Worker(url, lanes, prefetch=8) as two:
+        eventually(lambda: sorted(len(worker.drain().queues) for worker in (one, two)) == [2, 2])
+        eventually(lambda: one.consumer.state.ready and two.consumer.state.ready)
+        with Publisher(url) as publisher:
+            for bucket in lanes.bucket_names:
+                for _ in range(10):
+                    publisher.publish(b"x", bucket, headers={"tenant": bucket})
+        eventually(lambda: [worker.drain().backlog for worker in (one, two)] == [20, 20])
+        answers = [worker.drain() for worker in (one, two)]
+        assert {queue.name for answer in answers for queue in answer.queues} == set(lanes.bucket_names)
+        assert {queue.workers for answer in answers for queue in answer.queues} == {1}
+
+
 def test_a_thousand_queues_are_asked_about_beside_the_work(url: str) -> None:
     names = [f"many-{number}" for number in range(1000)]
     with Session(url) as session:
