@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import threading
@@ -242,6 +243,17 @@ def test_a_consumer_that_was_not_started_or_is_closed(url: str) -> None:
     assert "fairsched-counts" not in threads()
     with pytest.raises(RuntimeError, match="closed"):
         consumer._client.drain()
+
+
+def test_a_consumer_that_is_dropped_takes_its_connection_along(url: str) -> None:
+    filled(url, {"dropped": 0})
+    consumer = Consumer(url, ["dropped"])
+    consumer.__enter__()
+    assert consumer._client.drain().seconds == 0.0
+    with pytest.warns(ResourceWarning, match="was dropped"):  # noqa: PT031
+        del consumer
+        gc.collect()
+    eventually(lambda: "fairsched-counts" not in threads())
 
 
 def test_nothing_is_asked_or_measured_before_the_first_request(url: str) -> None:
