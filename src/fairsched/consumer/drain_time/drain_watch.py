@@ -1,4 +1,4 @@
-"""What the time to drain is calculated from: the broker's counts, what is here, and measured handler times."""
+"""Collects the factors of the time to drain: the broker's counts, messages here, and measured handler times."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class DrainWatch:
         O(queues and tenants), and as for `QueueCounts.get`.
         """
         settings = client.settings
-        counts, age = self._counts.get(settings.windows, _PATIENCE) if settings.windows else ({}, 0.0)
+        counts, age = self._counts.get(settings.queues, _PATIENCE) if settings.queues else ({}, 0.0)
         standings = _standings(settings, counts, client)
         seconds = self._handler_times(client, settings)
         workers = settings.workers
@@ -104,11 +104,11 @@ class DrainWatch:
         common = client.handler_seconds()
         found = {}
         with self._guard:
-            for queue in settings.windows:
+            for queue in settings.queues:
                 counts, seconds = client.counters.durations(queue).snapshot()["service"]
                 own = self._times.note(queue, sum(counts), seconds)
                 found[queue] = common if own is None or client.deferring else own
-            self._times.keep(settings.windows)
+            self._times.keep(settings.queues)
         return found
 
 
