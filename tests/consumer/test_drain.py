@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import threading
@@ -20,8 +21,8 @@ from support.waiting import eventually
 from fairsched import Broker, ConnectionFailed, Consumer, Lanes, Publisher, Queue, QueueSource, Tenant
 from fairsched.cli.broker import Session
 from fairsched.cli.scalepage import described, scale_pages
-from fairsched.consumer import drain_watch, queue_counts
-from fairsched.consumer.drain import (
+from fairsched.consumer.drain_time import drain_watch, queue_counts
+from fairsched.consumer.drain_time.drain import (
     MOST_TENANTS,
     Drain,
     HandlerTimes,
@@ -244,6 +245,17 @@ def test_a_consumer_that_was_not_started_or_is_closed(url: str) -> None:
         consumer._client.drain()
 
 
+def test_a_consumer_that_is_dropped_takes_its_connection_along(url: str) -> None:
+    filled(url, {"dropped": 0})
+    consumer = Consumer(url, ["dropped"])
+    consumer.__enter__()
+    assert consumer._client.drain().seconds == 0.0
+    with pytest.warns(ResourceWarning, match="was dropped"):  # noqa: PT031
+        del consumer
+        gc.collect()
+    eventually(lambda: "fairsched-counts" not in threads())
+
+
 def test_nothing_is_asked_or_measured_before_the_first_request(url: str) -> None:
     filled(url, {"unasked": 1})
     with Worker(url, ["unasked"]) as worker:
@@ -421,6 +433,21 @@ def test_a_tenant_has_what_is_in_its_own_lane(url: str, at_once: None) -> None:
         counts = client._drain_watch._counts.get([own], 0.0)[0]  # type: ignore[union-attr]
         assert by_name["hot"].backlog == here["hot"] + counts[own].ready
         assert by_name["cold"].backlog == here["cold"] + counts[lanes.bucket_of("cold")].ready
+
+
+def test_each_process_answers_for_the_ordered_lanes_that_it_consumes(url: str, at_once: None) -> None:
+    lanes = Lanes("ordered", key="header:tenant", buckets=4, ordered=True)
+    with Worker(url, lanes, prefetch=8) as one, Worker(url, lanes, prefetch=8) as two:
+        eventually(lambda: sorted(len(worker.drain().queues) for worker in (one, two)) == [2, 2])
+        eventually(lambda: one.consumer.state.ready and two.consumer.state.ready)
+        with Publisher(url) as publisher:
+            for bucket in lanes.bucket_names:
+                for _ in range(10):
+                    publisher.publish(b"x", bucket, headers={"tenant": bucket})
+        eventually(lambda: [worker.drain().backlog for worker in (one, two)] == [20, 20])
+        answers = [worker.drain() for worker in (one, two)]
+        assert {queue.name for answer in answers for queue in answer.queues} == set(lanes.bucket_names)
+        assert {queue.workers for answer in answers for queue in answer.queues} == {1}
 
 
 def test_a_thousand_queues_are_asked_about_beside_the_work(url: str) -> None:

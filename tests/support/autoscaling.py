@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fairsched.consumer.drain import HandlerTimes, drain_seconds
+from fairsched.consumer.drain_time.drain import HandlerTimes, drain_seconds
 from fairsched.simulator import Broker, Change, ConsumerSpec, Queue, Scenario
 from fairsched.simulator._simulator import Simulation
 from fairsched.simulator.plan import make_plan
@@ -41,11 +41,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a scaler sees: messages ready at the broker and delivered, handler time, and the pods that consume."""
+    """What a scaler sees: messages ready at the broker and delivered, handler time, and pods, of which some consume."""
 
     ready: int
     unsettled: int
     handler_seconds: float | None
+    consuming: int
     pods: int
 
 
@@ -57,9 +58,9 @@ def by_drain_time(target: float, workers: int) -> Policy:
     """Ask as KEDA does for ``seconds`` of ``/scale`` with ``metricType: Value``, over the mean of all pods."""
 
     def wanted(seen: Seen) -> int:
-        pods = max(1, seen.pods)
-        seconds = drain_seconds(seen.ready + seen.unsettled, seen.handler_seconds, pods * workers)
-        return pods if seconds is None else _by_ratio(seconds / target, pods, pods)
+        consuming = max(1, seen.consuming)
+        seconds = drain_seconds(seen.ready + seen.unsettled, seen.handler_seconds, consuming * workers)
+        return seen.pods if seconds is None else _by_ratio(seconds / target, consuming, seen.pods)
 
     return wanted
 
@@ -68,13 +69,13 @@ def by_length(target: int) -> Policy:
     """Ask as KEDA's scaler for RabbitMQ does by the length of the queue, with so many messages for each pod."""
 
     def wanted(seen: Seen) -> int:
-        pods = max(1, seen.pods)
-        return _by_ratio((seen.ready + seen.unsettled) / (target * pods), pods, pods)
+        return _by_ratio((seen.ready + seen.unsettled) / (target * seen.pods), seen.pods, seen.pods)
 
     return wanted
 
 
 def _by_ratio(ratio: float, pods: int, current: int) -> int:
+    """Return so many times the pods, or as many as there are if that is about the same."""
     return current if abs(ratio - 1.0) <= TOLERANCE else math.ceil(ratio * pods)
 
 
@@ -184,7 +185,7 @@ class Autoscaler:
         handled = simulation.records()
         mean = times.note("jobs", len(handled), float((handled[:, _HANDLED] - handled[:, _STARTED]).sum()) / 1e9)
         consuming = sum(pod.joins < now and pod.left is None for pod in self.pods)
-        return Seen(ready, came - ready - len(handled), mean, consuming)
+        return Seen(ready, came - ready - len(handled), mean, consuming, self._count())
 
     def _outcome(self, simulation: Simulation, end: float, most: int) -> Outcome:
         handled = simulation.records()

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fairsched.cli.httpserver import Page
-from fairsched.consumer.drain import Drain, QueueDrain, TenantDrain
+from fairsched.consumer.drain_time.drain import Drain, QueueDrain, TenantDrain
 from fairsched.errors import FairschedError
 from fairsched.metrics import text
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from fairsched.cli.httpserver import Page
-    from fairsched.consumer.drain import Drain
+    from fairsched.consumer.drain_time.drain import Drain
 
 _log = logging.getLogger(__name__)
 

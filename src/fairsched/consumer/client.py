@@ -20,7 +20,7 @@ from fairsched.amqp.urls import endpoint
 from fairsched.consumer.changing.queue_changes import Done, removed_early
 from fairsched.consumer.changing.queue_watcher import QueueWatcher
 from fairsched.consumer.changing.uninterrupted import uninterrupted
-from fairsched.consumer.drain_watch import DrainWatch
+from fairsched.consumer.drain_time.drain_watch import DrainWatch
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
 from fairsched.consumer.handling.delayed_retries import DelayedRetries
 from fairsched.consumer.handling.described import described
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
-    from fairsched.consumer.drain import Drain
+    from fairsched.consumer.drain_time.drain import Drain
     from fairsched.delivery._delivery import Message
     from fairsched.lanes.membership import LaneMembership
     from fairsched.lanes.own_lanes import Activity

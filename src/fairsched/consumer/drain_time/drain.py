@@ -1,4 +1,4 @@
-"""How long the workers take to drain queues and tenants: backlog times handler time, divided by the workers."""
+"""The time to drain queues and tenants: backlog times handler time, divided by the workers."""
 
 from __future__ import annotations
 

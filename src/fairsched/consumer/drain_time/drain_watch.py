@@ -1,12 +1,12 @@
-"""What the time to drain is calculated from: the broker's counts, what is here, and measured handler times."""
+"""Collects the factors of the time to drain: the broker's counts, messages here, and measured handler times."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from fairsched.consumer.drain import (
+from fairsched.consumer.drain_time.drain import (
     Drain,
     HandlerTimes,
     QueueDrain,
@@ -18,14 +18,34 @@ from fairsched.consumer.drain import (
     tenant_backlogs,
     total_seconds,
 )
-from fairsched.consumer.queue_counts import Count, QueueCounts
+from fairsched.consumer.drain_time.queue_counts import Count, QueueCounts
 
 if TYPE_CHECKING:
-    from fairsched.consumer.client import Client
+    from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.settings import ConsumerSettings
+    from fairsched.consumer.worker_queues import WorkerQueues
+    from fairsched.delivery._counters import Counters
 
 #: Seconds to wait for the broker's answer; KEDA waits 3 s for ours.
 _PATIENCE = 2.0
+
+
+class DrainingConsumer(Protocol):
+    """The consumer, as far as its time to drain depends on it; everything is safe from any thread."""
+
+    settings: ConsumerSettings
+    worker_queues: WorkerQueues
+    counters: Counters
+
+    @property
+    def deferring(self) -> bool:
+        """Whether a handler has deferred its message, so that handler times say nothing."""
+
+    def occupied(self) -> Mapping[str, Unsettled]:
+        """Return the filling of every consumed queue's window."""
+
+    def handler_seconds(self) -> float | None:
+        """Return the mean seconds that handlers took lately; None if that is unknown."""
 
 
 class DrainWatch:
@@ -53,7 +73,7 @@ class DrainWatch:
         """End the connection, waiting for at most so many seconds."""
         self._counts.end(timeout)
 
-    def look(self, client: Client) -> Drain:
+    def look(self, client: DrainingConsumer) -> Drain:
         """Return the time to drain.
 
         Raises
@@ -66,7 +86,7 @@ class DrainWatch:
         O(queues and tenants), and as for `QueueCounts.get`.
         """
         settings = client.settings
-        counts, age = self._counts.get(settings.windows, _PATIENCE) if settings.windows else ({}, 0.0)
+        counts, age = self._counts.get(settings.queues, _PATIENCE) if settings.queues else ({}, 0.0)
         standings = _standings(settings, counts, client)
         seconds = self._handler_times(client, settings)
         workers = settings.workers
@@ -79,20 +99,22 @@ class DrainWatch:
             () if settings.key is None else _tenants(client, settings, found, standings),
         )
 
-    def _handler_times(self, client: Client, settings: ConsumerSettings) -> dict[str, float | None]:
+    def _handler_times(self, client: DrainingConsumer, settings: ConsumerSettings) -> dict[str, float | None]:
         """Return the handler time of each queue; that of all queues for those of which no message was timed."""
         common = client.handler_seconds()
         found = {}
         with self._guard:
-            for queue in settings.windows:
+            for queue in settings.queues:
                 counts, seconds = client.counters.durations(queue).snapshot()["service"]
                 own = self._times.note(queue, sum(counts), seconds)
                 found[queue] = common if own is None or client.deferring else own
-            self._times.keep(settings.windows)
+            self._times.keep(settings.queues)
         return found
 
 
-def _standings(settings: ConsumerSettings, counts: Mapping[str, Count], client: Client) -> dict[str, Standing]:
+def _standings(
+    settings: ConsumerSettings, counts: Mapping[str, Count], client: DrainingConsumer
+) -> dict[str, Standing]:
     """Return every queue as this process sees it."""
     here = client.occupied()
     found = {}
@@ -108,7 +130,10 @@ def _standings(settings: ConsumerSettings, counts: Mapping[str, Count], client: 
 
 
 def _tenants(
-    client: Client, settings: ConsumerSettings, queues: Sequence[QueueDrain], standings: Mapping[str, Standing]
+    client: DrainingConsumer,
+    settings: ConsumerSettings,
+    queues: Sequence[QueueDrain],
+    standings: Mapping[str, Standing],
 ) -> tuple[TenantDrain, ...]:
     """Return the time to drain each tenant that is listed."""
     buffered: dict[Hashable, int] = dict.fromkeys(settings.tenants, 0)
