@@ -190,6 +190,17 @@ def test_a_lane_is_not_deleted_before_its_channel_is_closed() -> None:
     assert worker.wait(0.25) == ["DELETE", GONE]
 
 
+def test_a_process_that_was_stopped_deletes_nothing() -> None:
+    """A publisher may have announced the lane meanwhile, and have begun to use it."""
+    worker = Worker()
+    worker.hear(NEW)
+    assert worker.wait(IDLE) == [CLOSE, "LEAVE"]
+    worker.now += 600.0
+    assert worker.wait(0.25) == [KEPT, "LOOK", "CONSUME"]
+    assert worker.wait(IDLE - 1) == []
+    assert worker.wait(2) == [CLOSE, "LEAVE", "DELETE", GONE]
+
+
 def test_a_lane_that_was_deleted_under_its_consumer_is_forgotten() -> None:
     worker = Worker()
     worker.hear(NEW)

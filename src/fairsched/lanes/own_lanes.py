@@ -20,6 +20,9 @@ NOTICE = 0.5
 PATIENCE = 3.0
 #: Seconds without a consumer after which it is looked whether a lane still exists.
 ABSENCE = 1.0
+#: Seconds between two looks at the lanes after which no lane is deleted but all are kept: this process may have been
+#: stopped, and publishers use a lane so long after they announced it, whether a worker has heard that or not.
+STALE = 2 * NOTICE
 #: Seconds until a lane that the consumer refused is tried again.
 RETRY = 10.0
 
@@ -104,6 +107,7 @@ class OwnLanes:
         self.keeps = keeps
         self._jitter = jitter
         self._lanes: dict[str, _Lane] = {}
+        self._observed_at = 0.0
 
     @property
     def consumed(self) -> dict[str, Any]:
@@ -165,11 +169,12 @@ class OwnLanes:
             Seconds.
         """
         found: list[Action] = []
+        is_stale, self._observed_at = now - self._observed_at > STALE, now
         for name, lane in self._lanes.items():
             before, lane.activity = lane.activity, activities.get(name, _NOTHING)
             if lane.activity.unsettled or lane.activity.delivered != before.delivered:
                 self._stir(lane, now)
-            found += self._if_consumed(name, lane, now) if lane.consumed else self._if_left(name, lane, now)
+            found += self._if_consumed(name, lane, now) if lane.consumed else self._if_left(name, lane, now, is_stale)
         return found
 
     def _if_consumed(self, name: str, lane: _Lane, now: float) -> list[Action]:
@@ -185,11 +190,13 @@ class OwnLanes:
         lane.consumed, lane.proposed, lane.until = False, True, now + NOTICE
         return [Action(Do.SAY, name, lane.tenant, CLOSE), Action(Do.LEAVE, name, lane.tenant)]
 
-    def _if_left(self, name: str, lane: _Lane, now: float) -> list[Action]:
+    def _if_left(self, name: str, lane: _Lane, now: float, is_stale: bool) -> list[Action]:
         if lane.activity.unsettled:
             return [Action(Do.SAY, name, lane.tenant, ACTIVE), *self._look_again(name, None, lane, now)]
         if now < lane.until:
             return []
+        if lane.proposed and is_stale:
+            return [Action(Do.SAY, name, lane.tenant, KEPT), *self._look_again(name, None, lane, now)]
         if lane.proposed and lane.activity is not _NOTHING:
             # Its channel is not closed yet: a message that it has would not count at the broker.
             if now < lane.until + PATIENCE:

@@ -287,6 +287,8 @@ class IOThread(ConnectionThread):
 
     def _on_confirm(self, frame: Any) -> None:
         """Process a confirm that came through pika."""
+        if not self._may_go_on():
+            return
         method = frame.method
         self.window.confirm(method.delivery_tag, method.multiple, method.NAME == "Basic.Nack")
         self._on_progress()
