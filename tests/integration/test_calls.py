@@ -27,6 +27,7 @@ from fairsched import (
     Confirmation,
     ConnectionFailed,
     Consumer,
+    Lanes,
     Message,
     MessageReturned,
     Publisher,
@@ -546,6 +547,20 @@ def test_only_an_app_has_a_publisher_for_calls(broker: Broker, new_queue: Declar
         message = next(iter(consumer))
         with message, pytest.raises(RuntimeError, match=r"use one of your own: publisher\.call"):
             message.call(b"4", requests)
+
+
+def test_a_request_to_lanes_declares_the_bucket_and_gets_its_reply(broker: Broker, new_queue: Declare) -> None:
+    lanes = Lanes(new_queue("spread"), key="header:tenant", buckets=4)
+    bucket = lanes.bucket_of("acme")
+    with (
+        Publisher(broker.url, lanes=lanes) as publisher,
+        in_thread(lambda: publisher.call(b"x", lanes.name, timeout=60, headers={"tenant": "acme"})) as called,
+    ):
+        eventually(accepted(publisher))  # the bucket was missing: the request was returned and published again
+        assert broker.count(bucket) >= 1
+        with serving(broker.url, bucket):
+            assert called.result(60).body == digest(b"x")
+    broker.delete(bucket)
 
 
 # asyncio --------------------------------------------------------------------------------------------------------------
