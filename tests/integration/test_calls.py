@@ -472,6 +472,29 @@ def test_closing_ends_calls(broker: Broker, new_queue: Declare) -> None:
                 one.result(30)
 
 
+def test_a_first_call_while_the_connection_closes(
+    broker: Broker, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = new_queue("closing")
+    publisher = Publisher(broker.url, confirm_timeout=0.5)
+    publisher.open()
+    thread = publisher._client.io_thread
+    call = thread.calls.create(requests, 60, lambda: None)
+
+    def close_and_send() -> None:
+        thread._close(5)
+        thread.calls.add(call)
+        thread.window.put("", requests, publisher._client.contents.plain, b"x", True, callback=call)
+        thread._send()
+
+    thread.after(0, close_and_send)
+    eventually(lambda: thread.ended)
+    with pytest.raises(PublishFailed):
+        publisher.close()
+    assert isinstance(call.problem, PublishFailed)
+    assert "the I/O thread ended" not in caplog.text
+
+
 def test_a_done_callback_must_not_call(broker: Broker, new_queue: Declare) -> None:
     requests = new_queue("callbacks")
     errors: list[BaseException] = []
