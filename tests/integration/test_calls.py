@@ -27,6 +27,7 @@ from fairsched import (
     Confirmation,
     ConnectionFailed,
     Consumer,
+    Lanes,
     Message,
     MessageReturned,
     Publisher,
@@ -471,6 +472,29 @@ def test_closing_ends_calls(broker: Broker, new_queue: Declare) -> None:
                 one.result(30)
 
 
+def test_a_first_call_while_the_connection_closes(
+    broker: Broker, new_queue: Declare, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = new_queue("closing")
+    publisher = Publisher(broker.url, confirm_timeout=0.5)
+    publisher.open()
+    thread = publisher._client.io_thread
+    call = thread.calls.create(requests, 60, lambda: None)
+
+    def close_and_send() -> None:
+        thread._close(5)
+        thread.calls.add(call)
+        thread.window.put("", requests, publisher._client.contents.plain, b"x", True, callback=call)
+        thread._send()
+
+    thread.after(0, close_and_send)
+    eventually(lambda: thread.ended)
+    with pytest.raises(PublishFailed):
+        publisher.close()
+    assert isinstance(call.problem, PublishFailed)
+    assert "the I/O thread ended" not in caplog.text
+
+
 def test_a_done_callback_must_not_call(broker: Broker, new_queue: Declare) -> None:
     requests = new_queue("callbacks")
     errors: list[BaseException] = []
@@ -546,6 +570,20 @@ def test_only_an_app_has_a_publisher_for_calls(broker: Broker, new_queue: Declar
         message = next(iter(consumer))
         with message, pytest.raises(RuntimeError, match=r"use one of your own: publisher\.call"):
             message.call(b"4", requests)
+
+
+def test_a_request_to_lanes_declares_the_bucket_and_gets_its_reply(broker: Broker, new_queue: Declare) -> None:
+    lanes = Lanes(new_queue("spread"), key="header:tenant", buckets=4)
+    bucket = lanes.bucket_of("acme")
+    with (
+        Publisher(broker.url, lanes=lanes) as publisher,
+        in_thread(lambda: publisher.call(b"x", lanes.name, timeout=60, headers={"tenant": "acme"})) as called,
+    ):
+        eventually(accepted(publisher))  # the bucket was missing: the request was returned and published again
+        assert broker.count(bucket) >= 1
+        with serving(broker.url, bucket):
+            assert called.result(60).body == digest(b"x")
+    broker.delete(bucket)
 
 
 # asyncio --------------------------------------------------------------------------------------------------------------

@@ -308,7 +308,8 @@ class IOThread(ConnectionThread):
                 method.routing_key,
                 properties.message_id,
             )
-        # The broker has replaced the reply address of a request, which is recognized by its correlation id instead.
+        # A returned request differs from the one that was sent: the broker has replaced its reply address, and RabbitMQ
+        # 4.3 sorts headers. Its correlation id identifies it.
         is_request = self.calls.is_own(properties.correlation_id)
         call = self.calls.find(properties.correlation_id)
         if call is not None and self.window.returned_with(call, problem):

@@ -60,12 +60,14 @@ class ReplyConsumer:
 
     def consume(self) -> None:
         """Consume replies on the present channel, unless this does so already or the broker has refused it."""
-        if self._requested or self._channel is None or self._calls.refusal is not None:
+        channel = self._channel
+        # While the connection closes, messages are still passed to it, but pika refuses methods.
+        if self._requested or channel is None or not channel.is_open or self._calls.refusal is not None:
             return
         assert self._transport is not None
         self._requested = True
-        self._channel.basic_consume(DIRECT_REPLY, self._on_message, auto_ack=True, callback=self._on_consuming)
-        self._transport.sinks[self._channel.channel_number] = self._take
+        channel.basic_consume(DIRECT_REPLY, self._on_message, auto_ack=True, callback=self._on_consuming)
+        self._transport.sinks[channel.channel_number] = self._take
 
     def _on_consuming(self, _frame: Any) -> None:
         self._confirmed = True
