@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import random
@@ -15,18 +16,21 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.accounting import Session
+from support.accounting import DELAY, Session
 from support.proxy import Proxy, behind
 from support.rabbitmq import Broker
 
-from fairsched import ConnectionFailed, Publisher, PublishFailed
+from fairsched import ConnectionFailed, Publisher, PublishFailed, Retry
 
 SESSIONS = int(os.environ.get("ACCOUNTED_SESSIONS", "16"))
 FIRST = int(os.environ.get("ACCOUNTED_SEED", "1"))
 SUPPORT = Path(__file__).parents[1] / "support"
 QUORUM = {"x-queue-type": "quorum"}
+#: Of a queue that makes the delays of a session's retries itself.
+DELAYED = Retry(3, backoff=DELAY, jitter=False).queue_arguments
 
 
 def publish(url: str, queue: str, count: int) -> set[bytes]:
@@ -67,9 +71,14 @@ def account(broker: Broker, seed: int, folder: Path) -> str:
     chosen = random.Random(seed)
     queue, dead, letters = f"account-{seed}", f"account-{seed}-dead", f"account-{seed}.dead-letter"
     fault = chosen.choice(["", "", "cut", "cut", "killed"])
-    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+    arguments: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     broker.declare(dead, letters)
-    broker.declare(queue, arguments=arguments | (QUORUM | {"x-delivery-limit": 1000} if chosen.random() < 0.4 else {}))
+    delays = False
+    if chosen.random() < 0.4:
+        delays = chosen.random() < 0.5  # from RabbitMQ 4.3 on; before, they are copied
+        arguments |= DELAYED if delays else QUORUM | {"x-delivery-limit": 1000}
+    broker.declare(queue, arguments=arguments)
+    delaying = arguments if delays else {}
     path, seconds = folder / str(seed), chosen.choice([0.3, 0.6])
     path.touch()
     with Proxy(broker.port) as proxy:
@@ -80,6 +89,7 @@ def account(broker: Broker, seed: int, folder: Path) -> str:
             published = publish(url, queue, chosen.randint(1, 60))
         if fault == "killed":
             command = [sys.executable, str(SUPPORT / "accounting.py"), url, queue, str(seed), "30", str(path)]
+            command.append(json.dumps(delaying))
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(chosen.uniform(0.5, 1.5))
@@ -87,7 +97,7 @@ def account(broker: Broker, seed: int, folder: Path) -> str:
             process.wait()
         else:
             with contextlib.suppress(ConnectionFailed):
-                Session(url, queue, seed, seconds, str(path)).run()
+                Session(url, queue, seed, seconds, str(path), delaying).run()
         for timer in timers:
             timer.join()
     handled = Counter(path.read_bytes().split())

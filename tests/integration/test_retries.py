@@ -494,7 +494,7 @@ def test_the_app_of_the_page_and_how_dead_letters_are_moved(broker: Node) -> Non
     broker.delete("orders", "orders.dead-letter")
     broker.declare("orders")
     broker.publish("orders", numbered(3))
-    app_code, _ = examples()
+    app_code, *_ = examples()
     (moving,) = examples("sh")
     calls: Counter[bytes] = Counter()
 
@@ -523,7 +523,7 @@ def test_the_consumer_of_the_page(broker: Node) -> None:
     broker.delete("gold", "free", "failed")
     broker.declare("gold", "free")
     broker.publish("gold", numbered(3))
-    _, code = examples()
+    _, code, _ = examples()
 
     def handle(message: Any) -> None:
         if message.body == b"2":
@@ -533,3 +533,24 @@ def test_the_consumer_of_the_page(broker: Node) -> None:
     names: dict[str, Any] = {"url": broker.url, "handle": handle}
     exec(code, names)
     assert {found.headers["x-original-queue"] for _, found in letters(broker, "failed")} == {"gold"}
+
+
+def test_the_queue_of_the_page_that_delays(broker: Node) -> None:
+    """From RabbitMQ 4.3 on; before, the same code makes copies."""
+    broker.delete("orders", "orders.failed")
+    names: dict[str, Any] = {"url": broker.url}
+    code = examples()[2].replace("(10, 30)", "(0.1, 0.3)")
+    calls = itertools.count(1)
+
+    def handle(message: Any) -> None:
+        if next(calls) == 5:
+            names["consumer"].stop()
+        raise ValueError
+
+    names["handle"] = handle
+    declaring, consumer, running = code.partition("consumer = ")
+    exec(declaring, names)
+    broker.declare("orders", arguments=names["orders"].all_arguments)
+    broker.publish("orders", [b"one"], delivery_mode=2)
+    exec(consumer + running, names)
+    assert [found.headers["x-attempts"] for _, found in letters(broker, "orders.failed")] == [5]

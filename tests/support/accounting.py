@@ -1,4 +1,5 @@
-"""One random session of a consumer, from a seed: which of its messages were handled. URL, queue, seed, seconds, file.
+"""One random session of a consumer, from a seed: which of its messages were handled. URL, queue, seed, seconds, file,
+and the arguments of a queue that delays its retries, as JSON, or nothing.
 
 The handlers use everything that a message offers. A message counts as handled, and its body goes to the file, when a
 settlement by an ack is decided; whatever else becomes of it, it has to be in a queue afterwards.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import random
@@ -17,15 +19,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from fairsched import Consumer, Retry, aio
+from fairsched import Consumer, Queue, Retry, aio
+
+#: Seconds for which a queue delays a retry, if it does.
+DELAY = 0.1
 
 
 class Session:
     """The choices of a seed about a consumer and its handlers."""
 
-    def __init__(self, url: str, queue: str, seed: int, seconds: float, path: str) -> None:
+    def __init__(
+        self, url: str, queue: str, seed: int, seconds: float, path: str, delaying: dict[str, Any] | None = None
+    ) -> None:
         self.random = random.Random(seed)
-        self.url, self.queue, self.seconds = url, queue, seconds
+        self.url, self.seconds, self.delays = url, seconds, bool(delaying)
+        self.queue = Queue(queue, arguments=delaying) if delaying else Queue(queue)
         self.kind = self.random.choice(["run", "iterate", "batches", "arrow", "coroutines", "threads"])
         self.stop_now = self.random.random() < 0.3
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -39,7 +47,8 @@ class Session:
             if found["workers"] == 4 and choice([True, False]):
                 found["ordering_key"] = lambda message: message.body
         if choice([True, False]):
-            found["retry"] = Retry(choice([1, 2, 3]), backoff=choice([0.03, 0.1]))
+            backoff = choice([0.03, 0.1])
+            found["retry"] = Retry(choice([1, 2, 3]), backoff=DELAY if self.delays else backoff, jitter=not self.delays)
         else:
             found["on_error"] = choice(["requeue", "reject", self.on_error])
         return found
@@ -201,10 +210,10 @@ class Session:
         asyncio.run(main())
 
 
-def main(url: str, queue: str, seed: str, seconds: str, path: str) -> None:
+def main(url: str, queue: str, seed: str, seconds: str, path: str, delaying: str) -> None:
     logging.getLogger("fairsched").setLevel(logging.CRITICAL + 1)
     logging.getLogger("pika").setLevel(logging.CRITICAL + 1)
-    Session(url, queue, int(seed), float(seconds), path).run()
+    Session(url, queue, int(seed), float(seconds), path, json.loads(delaying)).run()
 
 
 if __name__ == "__main__":

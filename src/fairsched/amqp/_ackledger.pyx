@@ -174,8 +174,8 @@ cdef class AckLedger:
         Returns
         -------
         list of (int, int, bool)
-            (verdict, delivery tag, multiple): each nack or reject, then one ack for the contiguous settled prefix (multiple if it
-            covers more than its own tag), then each remaining ack.
+            (verdict, delivery tag, multiple): each refusal, then one ack for the contiguous settled prefix (multiple if
+            it covers more than its own tag), then each remaining ack.
         """
         cdef uint64_t i, size = 0
         cdef Frame* frames = take_frames(self, &size)
@@ -198,10 +198,10 @@ cdef class AckLedger:
         Returns
         -------
         bytes
-            Frames of `FRAME_SIZE` octets: basic.ack, basic.nack and basic.reject. A nack or reject comes after the acks, unless an ack would
-            cover it: for a quorum queue, the broker defers settlements beyond a few dozen at once, and loses them if
-            the channel is closed at that moment. A lost nack does no harm, since the message returns to its queue
-            anyway; a lost ack would have the message handled twice.
+            Frames of `FRAME_SIZE` octets: basic.ack, basic.nack and basic.reject. A refusal comes after the acks,
+            unless an ack would cover it: for a quorum queue, the broker defers settlements beyond a few dozen at once,
+            and loses them if the channel is closed at that moment. A lost refusal does no harm, since the message
+            returns to its queue anyway; a lost ack would have the message handled twice.
         """
         cdef uint64_t size = 0
         cdef Frame* frames = take_frames(self, &size)

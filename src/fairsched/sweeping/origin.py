@@ -8,6 +8,7 @@ from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
 from fairsched.amqp.properties import read_encoded
 from fairsched.consumer.handling.retries import ATTEMPTS, DEATH_HEADERS, EXCEPTION, QUEUE
+from fairsched.consumer.requeueing.budget import COUNTS
 from fairsched.errors import DecodingError
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ __all__ = ["queue_of_origin", "without_death"]
 #: Octets of a content header before its properties: class, weight, size of the body.
 _BEFORE = 12
 
-#: Headers that a message loses when it returns: its attempts are counted anew, and a broker would take what it died of
-#: before for a cycle. What says where a message was published first, such as ``x-original-routing-key``, stays.
-HEADERS_OF_DEATH = (ATTEMPTS, EXCEPTION, *DEATH_HEADERS)
+#: Headers that a message loses when it returns: its attempts are counted anew, by a quorum queue too, and a broker
+#: would take what it died of before for a cycle. What says where a message was published first, such as
+#: ``x-original-routing-key``, stays.
+HEADERS_OF_DEATH = (ATTEMPTS, EXCEPTION, *DEATH_HEADERS, *COUNTS)
 
 
 def queue_of_origin(message: Message) -> str | None:

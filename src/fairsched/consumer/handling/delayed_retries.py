@@ -91,8 +91,10 @@ class DelayedRetries:
     def connected(self, names: Collection[str], server_properties: Mapping[str, Any] | None) -> frozenset[str]:
         """Take what is known of the broker of some queues; return those of them that delay their retries."""
         able = delays_retries(server_properties)
+        queues, rules = self._queues, self._rules
+        found = frozenset(name for name in names if self._is_delayed(name, queues.get(name), rules.get(name), able))
         with self._guard:
-            found = frozenset(name for name in names if self._is_delayed(name, able))
+            found &= self._rules.keys()  # of what was not removed meanwhile
             self._counting = self._counting.difference(names) | found
         return found
 
@@ -142,12 +144,11 @@ class DelayedRetries:
             "%g s", message.delivery_tag, message.queue, took, delay, DOUBT,
         )  # fmt: skip
 
-    def _is_delayed(self, name: str, able: bool) -> bool:
+    def _is_delayed(self, name: str, queue: Queue | None, rule: Retry | None, able: bool) -> bool:
         """Whether a queue delays its retries, if its broker is `able` to; say once why it does not although it should.
 
-        Called with the guard.
+        Called without the guard, since it logs.
         """
-        queue, rule = self._queues.get(name), self._rules.get(name)
         arguments = (queue.arguments if queue is not None else None) or {}
         if able and arguments.get(TYPE) in DELAYS_RETURNS and self._is_news(name, TYPE):
             _log.warning(
@@ -166,7 +167,7 @@ class DelayedRetries:
 
     def _is_news(self, name: str, what: str) -> bool:
         """Whether this was not said of a queue yet; it counts as said then."""
-        if (name, what) in self._told:
-            return False
-        self._told.add((name, what))
-        return True
+        with self._guard:
+            known = (name, what) in self._told
+            self._told.add((name, what))
+        return not known
