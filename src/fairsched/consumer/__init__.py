@@ -4,8 +4,8 @@ What happens to a message, and where:
 
 1. `io_thread` runs pika (`fairsched.amqp.connection_thread`), with a `channel` for each queue; `channels` opens them,
    on as many `connections` as that takes.
-2. `fairsched.delivery._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into
-   one of the `worker_queues`.
+2. `fairsched.delivery._delivery` makes a `Message` of each delivery, with its `keys`, its priority (`message_bands`)
+   and its `cost`, and puts it into one of the `worker_queues`.
 3. `client` takes messages out in fair order for the workers of `handling/`, an iterator (`consumer`) or coroutines
    (`fairsched.aio`); several at once for `batching/`. What waited too long goes back: `requeueing/`.
 4. `handling/` calls handlers and says what becomes of a message when they raised, perhaps a retry, in queues that

@@ -1689,9 +1689,15 @@ cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
     """Pop the next item as dwrr_pop does, from its subkey, too; return its slot, not its branch."""
     cdef uint32_t index = dwrr_pop(&q.table, token)
     if rarely(q.is_divided) and index < AWAITED_SLOT:
-        if q.table.branches != NULL:
-            return branches_served(&q.table, index)
-        subkeys_pop(&q.levels, &q.table, index)
+        return serve_divided(q, index)
+    return index
+
+
+cdef uint32_t serve_divided(FairQueue q, uint32_t index) noexcept:
+    """Note what was popped: in its subkey, or in the slot of its branch. Return the slot. Not inline: as push_below."""
+    if q.table.branches != NULL:
+        return branches_served(&q.table, index)
+    subkeys_pop(&q.levels, &q.table, index)
     return index
 
 

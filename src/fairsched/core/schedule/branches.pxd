@@ -16,8 +16,9 @@ has no messages itself and takes no turns.
 * A held slot keeps the deficit of each branch; none is waited for (anticipation.pxd): what comes next may be of any
   priority.
 
-Thread safety: none; the caller synchronizes. Complexity: O(branches of the slot), at most PRIORITIES, for each message
-put, for each branch that is removed, and where a slot reaches or leaves its limit.
+Source: Linux's ets queueing discipline, of which each class has a deficit round robin of its own; see bands.pxd. Thread
+safety: none; the caller synchronizes. Complexity: O(branches of the slot), at most PRIORITIES, for each message put,
+for each branch that is removed, and where a slot reaches or leaves its limit.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
