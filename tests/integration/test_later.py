@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import statistics
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -68,6 +69,20 @@ def test_a_message_arrives_when_it_is_due_as_it_was_published(broker: Broker, ne
         assert began + seconds <= came <= ended + seconds + 1 + 5  # other tests keep the machine busy
         assert (method.exchange, method.routing_key) == ("", queue)
         assert (properties.headers["a"], properties.message_id, properties.priority) == (1, "m", 3)
+
+
+@pytest.mark.steady
+def test_none_of_many_is_early_and_half_are_less_than_a_second_late(broker: Broker, new_queue: Declare) -> None:
+    queue, due = new_queue("later"), {}
+    with Publisher(broker.url) as publisher:
+        for number in range(500):
+            seconds = 1 + number % 5
+            due[b"%d" % number] = time.time() + seconds
+            publisher.publish(b"%d" % number, queue, delay=seconds)
+    late = [came - due.pop(body) for came, _, _, body in collect(broker, queue, 500)]
+    assert min(late) >= 0
+    assert statistics.median(late) <= 1
+    assert not due
 
 
 @pytest.mark.parametrize(("kind", "key"), [("direct", "a.b"), ("topic", "a.*.#.1"), ("fanout", ""), ("headers", "k")])
