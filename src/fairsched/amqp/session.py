@@ -46,7 +46,7 @@ class Session:
     Notes
     -----
     Uses pika's `SelectConnection`, since `BlockingConnection` has no future in pika. Nothing is sent between calls, not
-    even heartbeats. Not thread-safe, except for `interrupt`.
+    even heartbeats. Not thread-safe, except for `interrupt` and `wake`.
     """
 
     def __init__(self, url: str, *, timeout: float = 10.0, heartbeat: int | None = None) -> None:
@@ -149,6 +149,11 @@ class Session:
     def stop(self) -> None:
         """Make `run` check its condition."""
         self._loop.stop()
+
+    def wake(self) -> None:
+        """Make `run` check its condition, from any thread; nothing happens if the session is over."""
+        with contextlib.suppress(Exception):  # the loop may be closed by now
+            self._loop.add_callback_threadsafe(self._loop.stop)
 
     def fail(self, error: BaseException) -> None:
         """Make the current call and every later one raise."""

@@ -39,9 +39,11 @@ from fairsched.delivery._messagesource import MessageSource
 from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
+    from fairsched.amqp.side_connection import SideConnection
     from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
+    from fairsched.consumer.group_limits.group_limits import GroupLimits
     from fairsched.delivery._delivery import Message
     from fairsched.lanes.membership import LaneMembership
     from fairsched.lanes.own_lanes import Activity
@@ -100,6 +102,8 @@ class Client(MessageSource, ConsumerEvents):
         name = settings.options.share_group
         #: Keeps shares in step with those of other processes, if that is wanted.
         self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
+        #: Keeps limits together with those of other processes, if there are limits of the group.
+        self.group_limits = self._group_limits_of(settings) if settings.has_group_limits else None
         #: Finds the lanes of single tenants, and gives them up, if there may be any.
         self.lane_registry = self._registry_of([lanes for lanes in settings.lanes if not lanes.ordered])
         #: Divides ordered lanes among processes, if there are any.
@@ -138,6 +142,11 @@ class Client(MessageSource, ConsumerEvents):
 
     def _retries_by(self, settings: ConsumerSettings) -> Retries:
         return Retries(settings.retries, settings.urls, self._pace.requeue, settings.home_of)
+
+    def _group_limits_of(self, settings: ConsumerSettings) -> GroupLimits:
+        from fairsched.consumer.group_limits.group_limits import GroupLimits  # which only a few consumers need
+
+        return GroupLimits(settings.options.share_group or "", settings, self.worker_queues.only())
 
     def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
         from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
@@ -192,9 +201,10 @@ class Client(MessageSource, ConsumerEvents):
                 self.close(at_once=True)
             raise
 
-    def _beside(self) -> list[ShareGroup | LaneRegistry | LaneMembership]:
+    def _beside(self) -> list[SideConnection]:
         """Return what has a connection of its own beside that of the I/O thread."""
-        return [one for one in (self.share_group, self.lane_registry, self.lane_membership) if one is not None]
+        found = (self.group_limits, self.share_group, self.lane_registry, self.lane_membership)
+        return [one for one in found if one is not None]
 
     def after(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function in the I/O thread after so many seconds, unless that has ended."""
@@ -611,6 +621,12 @@ class Client(MessageSource, ConsumerEvents):
             self.limits.take(settings.time_limits)
         if self.share_group is not None:
             self.share_group.take(settings)
+        if self.group_limits is not None:
+            self.group_limits.take(settings)
+        elif settings.has_group_limits:
+            self.group_limits = self._group_limits_of(settings)
+            if self._started:
+                self.group_limits.start(_ended(self.io_thread))
 
     def _add_after(self, queue: Queue) -> Future[None]:
         """Add a queue when its removal, which is under way, is done, unless it is removed once more until then."""
@@ -831,6 +847,8 @@ class Client(MessageSource, ConsumerEvents):
             found |= self._retries.stats()
         if self.share_group is not None:
             found["peers"] = self.share_group.peers
+        if self.group_limits is not None:
+            found["group_limits"] = self.group_limits.figures()
         if self.lane_registry is not None:
             found["lanes"] = self.lane_registry.counts()
         if self.lane_membership is not None:

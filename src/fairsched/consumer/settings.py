@@ -162,6 +162,7 @@ class ConsumerSettings:
         self.limits, self.default_limit = self._limits(), self.others.limit or None
         self.bands = self._bands()
         _check_worker_queues(self)
+        _check_group_limits(self)
         self.default_prefetch = options.prefetch is None
         self.decode = None if options.decode is None else Decoder(options.decode)
         self.middleware = _middleware(options.middleware)
@@ -182,6 +183,11 @@ class ConsumerSettings:
             assert self.others.weight is not None
             return quanta_of(weights_of(self.tenants), self.others.weight, unit)
         return {name: weight * unit for name, weight in normalise(self.weights).items()}, None
+
+    @property
+    def has_group_limits(self) -> bool:
+        """Whether a limit counts the messages of all processes of the share group."""
+        return any(one is not None and one.scope == "group" for one in (self.default_limit, *self.limits.values()))
 
     def _limits(self) -> dict[Hashable, Limit | None]:
         """Return the limits that queues or tenants have of their own."""
@@ -293,6 +299,7 @@ class ConsumerSettings:
         else:
             _refuse_of_queues(added)
         _check_worker_queues(found)
+        _check_group_limits(found)
         found._rescale(self, added)
         found.windows = {**self.windows, **{name: found._later_window(queue) for name, queue in added.items()}}
         return found
@@ -548,6 +555,15 @@ def _check_worker_queues(settings: ConsumerSettings) -> None:
         raise ConfigurationError(
             f"a limit cannot be combined with ordering_key and workers={settings.workers}: each worker has its own "
             f"worker queue, and a {'queue' if settings.key is None else 'tenant'} cannot be limited across them"
+        )
+
+
+def _check_group_limits(settings: ConsumerSettings) -> None:
+    """Check that limits of a group have one."""
+    if settings.has_group_limits and settings.options.share_group is None:
+        raise ConfigurationError(
+            "a limit with scope='group' needs share_group, the name of the group whose processes count together, got "
+            "share_group=None"
         )
 
 

@@ -47,8 +47,9 @@ from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
 )
 from fairsched.core.schedule.limits cimport (
-    Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init, limits_look,
-    limits_reserve, limits_set, limits_take, limits_tell,
+    Limit, NEVER, NO_PLACE, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init,
+    limits_is_full, limits_lacks, limits_look, limits_permit, limits_pushed, limits_reserve, limits_set, limits_take,
+    limits_take_short, limits_tell,
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
@@ -77,7 +78,7 @@ from fairsched.scheduling._arrays import as_costs
 from fairsched.scheduling.bands import check_band
 from fairsched.scheduling.batch import Batch
 from fairsched.scheduling.limit import Limit as GivenLimit
-from fairsched.stats import LimitStats, SlotOutlook
+from fairsched.stats import LimitStats, PermitUse, SlotOutlook
 
 cdef extern from *:
     """
@@ -252,6 +253,8 @@ sparse_boost=False, subkey_quantum=None)
                 store(self, index, <PyObject*> item, amount)
             if rarely(wakeup_possible(&self.getters.interest)):
                 self.getters.wake(wanted(self))
+            if rarely(self.limits.shorts != 0):
+                tell_shorts(self)
 
     def put_nowait(self, slot, item, *, cost=1, subkey=NO_SUBKEY):
         """put_nowait($self, slot, item, *, cost=1, subkey='')
@@ -306,6 +309,8 @@ sparse_boost=False, subkey_quantum=None)
             store_many(self, slots, names, subkeys, subnames, objects, cost_at, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
+            if rarely(self.limits.shorts != 0):
+                tell_shorts(self)
 
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF:
         """Add an unknown slot, if there is a default quantum."""
@@ -320,7 +325,7 @@ sparse_boost=False, subkey_quantum=None)
             raise MemoryError()
         index = self.add(name, hash, quantum, transient)
         if rarely(self.limits.on):
-            limits_add(&self.limits, index)
+            limits_add(&self.limits, &self.table, index)
         return index
 
     cdef uint32_t keep_slot(self, object name) except? 0xFFFFFFFF:
@@ -848,8 +853,10 @@ sparse_boost=False, subkey_quantum=None)
             if not self.limits.on:
                 self.limit_slots(as_limit(None))
             self.limits.rated |= found.interval != 0
+            self.limits.shared |= found.shared
             limits_set(&self.limits, &self.table, index, found)
             hand_over(self)
+            tell_shorts(self)
 
     def release(self, slot):
         """release($self, slot)
@@ -891,6 +898,126 @@ sparse_boost=False, subkey_quantum=None)
         if not done:
             raise ValueError(f"nothing of slot {slot!r} is in hand: each item is released once")
 
+    def permit(self, slot, permits, full_in=None):
+        """permit($self, slot, permits, full_in=None)
+        --
+
+        Set what a slot whose limit has ``scope="group"`` may do in this process.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        permits : int
+            Maximum number of its items in hand here; may be less than there are.
+        full_in : float, optional
+            With a rate: the group's token bucket is here, and full in so many seconds; ignored if it has been here.
+            None: it is elsewhere, and no item is served.
+
+        Returns
+        -------
+        PermitUse or None
+            Figures of the slot after the call, with the seconds until the bucket is full before it. None if there is no
+            such slot, or its limit is not one of the group.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            `permits` is not an integer of at least 0.
+
+        Notes
+        -----
+        O(log slots); O(backlogged slots) if the slot stops taking turns. Safe from any thread.
+        """
+        cdef int64_t most = as_int64(permits, "permits", "an integer of 0 or more")
+        cdef int64_t wait = 0 if full_in is None else as_nanoseconds(full_in)
+        cdef bint has_bucket = full_in is not None
+        cdef int64_t now = 0, hash
+        cdef long index
+        cdef SlotLimit at
+        cdef Slot found
+        cdef int64_t full_at = -NEVER
+        if most < 0:
+            raise ValueError(f"permits must be an integer of 0 or more, got {permits!r}")
+        with cython.critical_section(self):
+            if self.limits.rated:
+                now = as_nanoseconds(self.getters.clock())
+                limits_tell(&self.limits, &self.table, now)
+            index = slot_find(self, slot, &hash)
+            if index < 0 or not self.limits.on or not self.limits.of[index].limit.shared:
+                return None
+            if self.limits.of[index].has_bucket:
+                full_at = self.limits.of[index].full_at
+            limits_permit(&self.limits, &self.table, index, most, has_bucket, now + wait)
+            at = self.limits.of[index]
+            found = self.table.slots[index]
+            hand_over(self)
+            if self.table.idle_count:
+                self.forget_idle()
+        return permit_use(&at, &found, max(0, full_at - now) if full_at > now else 0)
+
+    def permit_use(self, slot):
+        """permit_use($self, slot)
+        --
+
+        Figures of a slot whose limit has ``scope="group"``, as `permit` returns them; None if there is none. O(1).
+        """
+        cdef int64_t now = 0, hash
+        cdef long index
+        cdef SlotLimit at
+        cdef Slot found
+        with cython.critical_section(self):
+            if self.limits.rated:
+                now = as_nanoseconds(self.getters.clock())
+            index = slot_find(self, slot, &hash)
+            if index < 0 or not self.limits.on or not self.limits.of[index].limit.shared:
+                return None
+            at = self.limits.of[index]
+            found = self.table.slots[index]
+        return permit_use(&at, &found, at.full_at - now if at.has_bucket and at.full_at > now else 0)
+
+    def short_of_permits(self):
+        """short_of_permits($self)
+        --
+
+        Names of the slots with a group's limit that have changed since the last call so that the group should hear of
+        it: they have items and lack permits or the bucket, or they have fewer items in hand than before, and had more
+        than their permits. A slot is named once, until `permit` is called for it.
+
+        Notes
+        -----
+        O(slots named). Safe from any thread.
+        """
+        cdef list found = []
+        cdef uint32_t index
+        with cython.critical_section(self):
+            self.told = False
+            while True:
+                index = limits_take_short(&self.limits)
+                if index == NO_PLACE:
+                    return found
+                if self.table.slots[index].quantum:
+                    found.append(<object> PyList_GET_ITEM(self.name_of, index))
+
+    def call_when_short(self, callback):
+        """call_when_short($self, callback)
+        --
+
+        Have a function without parameters called, in any thread, when `short_of_permits` has something to say: once
+        until that is called. None: no more.
+
+        Raises
+        ------
+        ValueError
+            `callback` is neither callable nor None.
+        """
+        if callback is not None and not callable(callback):
+            raise ValueError(f"callback must be callable or None, got {callback!r}")
+        with cython.critical_section(self):
+            self.asker = callback
+            self.told = False
+            tell_shorts(self)
+
     def lift_limits(self):
         """lift_limits($self)
         --
@@ -924,8 +1051,9 @@ sparse_boost=False, subkey_quantum=None)
         self.limits.on = True
         self.limits.usual = usual
         self.limits.rated |= usual.interval != 0
+        self.limits.shared |= usual.shared
         for i in range(self.table.size):
-            limits_add(&self.limits, i)
+            limits_add(&self.limits, &self.table, i)
         return 0
 
     cdef int give_back(self, uint32_t index, bint unused) except -1:
@@ -935,6 +1063,8 @@ sparse_boost=False, subkey_quantum=None)
             hand_over(self)
         if self.table.idle_count:
             self.forget_idle()
+        if rarely(self.limits.shorts != 0):
+            tell_shorts(self)
         return 0
 
     def settle(self, slot, cost_difference, *, subkey=NO_SUBKEY):
@@ -1499,6 +1629,8 @@ cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost)
         Py_DECREF(<object> item)
         slots_report_idle(&q.table if q.levels.below == NULL else q.levels.below, index)
         raise MemoryError()
+    if rarely(q.limits.shared):
+        note_pushed(q, index)
     return 0
 
 
@@ -1554,6 +1686,8 @@ cdef inline void after_serving(FairQueue q, Verdict verdict) noexcept:
     """Wake the threads that may go on now, and forget idle tenants. May run Python code."""
     if rarely(verdict == READY_AFTER_WAIT or q.limits.on):
         hand_over(q)
+        if q.limits.shorts:
+            tell_shorts(q)
     if rarely(wakeup_possible(&q.putters.interest)):
         hand_room_over(q)
     if rarely(q.table.idle_count != 0):
@@ -1609,6 +1743,8 @@ cdef int store_many(
             raise MemoryError()
         for i in range(size):
             push(q, indices[0 if places == 1 else i], PyList_GET_ITEM(objects, i), 1 if costs == NULL else costs[i])
+            if rarely(q.limits.shared):
+                note_pushed(q, indices[0 if places == 1 else i])
     finally:
         for i in range(pins):
             slot_unpin(lowest(q), pinned[i])
@@ -1748,7 +1884,27 @@ cdef Limit as_limit(object limit) except *:
     found.concurrency = 0 if limit is None else limit.concurrency or 0
     found.interval = 0 if limit is None else limit.interval_ns
     found.tolerance = 0 if limit is None else ((limit.burst or 1) - 1) * limit.interval_ns
+    found.shared = limit is not None and limit.scope == "group"
     return found
+
+
+cdef inline void note_pushed(FairQueue q, uint32_t index) noexcept:
+    """List the slot of an item that was put if it is short of permits. `index` may be that of a subkey."""
+    limits_pushed(&q.limits, &q.table, index if q.levels.below == NULL else q.levels.above[index])
+
+
+cdef void tell_shorts(FairQueue q) noexcept:
+    """Call the function that was given to call_when_short, if slots are short. May run Python code."""
+    if q.limits.shorts and not q.told and q.asker is not None:
+        q.told = True
+        asker = q.asker  # a reference of its own: the function may replace it
+        q.getters.call(asker)
+
+
+cdef object permit_use(const SlotLimit* at, const Slot* slot, int64_t wait):
+    return PermitUse(
+        at.in_hand, at.permits, <int64_t> (slot.pushed - slot.served), slot.served, at.has_bucket, wait * 1e-9,
+    )
 
 
 @cython.final
@@ -1805,7 +1961,7 @@ cdef dict all_limits(FairQueue q):
 
 cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
     """Return the figures of one limit, from a copy: the slot's AT_LIMIT flag may be of an earlier moment."""
-    cdef bint full = at.limit.concurrency != 0 and at.in_hand >= at.limit.concurrency
+    cdef bint full = limits_is_full(at) or limits_lacks(at)
     cdef bint early = at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
     return LimitStats(
         at.in_hand if at.limit.concurrency else None,

@@ -1,0 +1,325 @@
+"""What one process holds of the limits of its group, and what it asks the keeper for.
+
+The fair queue says which slots are short of permits; the holder asks for as many as there are messages, and sets what
+the keeper grants. Permits that the keeper recalls are returned as soon as nothing in hand needs them, and so are those
+that were not used for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairsched.consumer.group_limits.keeper import SILENT
+from fairsched.consumer.group_limits.limit_message import (
+    NO_EPOCH,
+    Epoch,
+    GroupLimit,
+    HeldName,
+    KnownMember,
+    Message,
+)
+from fairsched.stats import PermitUse
+
+__all__ = ["Holder", "Slots"]
+
+#: Other members that are remembered at most.
+MOST_PEERS = 10_000
+
+
+class Slots(Protocol):
+    """A fair queue, as the holder uses it."""
+
+    def permit(self, slot: Hashable, permits: int, full_in: float | None = None, /) -> PermitUse | None:
+        """Set what a slot may do."""
+
+    def permit_use(self, slot: Hashable, /) -> PermitUse | None:
+        """Return the figures of a slot."""
+
+
+@dataclass
+class _Held:
+    """What this process has of a name."""
+
+    slot: Hashable
+    limit: GroupLimit
+    #: Permits that count as this process's at the keeper.
+    granted: int = 0
+    #: Of these, permits to return as soon as no message in hand needs them.
+    owed: int = 0
+    #: Seconds, on the clock of the calls, when the bucket is full; None: it is not here.
+    full_at: float | None = None
+    #: Whether the bucket is set in the slot.
+    bucket_set: bool = False
+    #: Messages served when the name was last swept.
+    served: int = -1
+
+    @property
+    def allowed(self) -> int:
+        return max(0, self.granted - self.owed)
+
+
+@dataclass
+class _Peer:
+    queue: str
+    session: int
+    heard: float
+    lease: float
+    held: dict[str, int]
+
+
+class Holder:
+    """The part of a process in the limits of its group.
+
+    Parameters
+    ----------
+    identity : str
+        Of this process, which keeps it when it connects again.
+    lease : float
+        Seconds for which its handlers may run after its connection failed in silence.
+    slots : Slots
+        The fair queue.
+    name_of : callable
+        Returns the name of a slot in messages.
+    limit_of : callable
+        Returns the limit of a slot; None: it has none of the group.
+
+    Notes
+    -----
+    Pure but for the fair queue; for one thread. O(names) for what is called with all, O(1) for each name otherwise.
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        lease: float,
+        slots: Slots,
+        name_of: Callable[[Hashable], str],
+        limit_of: Callable[[Hashable], GroupLimit | None],
+    ) -> None:
+        self.identity = identity
+        self.epoch: Epoch = NO_EPOCH
+        self.peers: dict[str, _Peer] = {}
+        self._lease = lease
+        self._slots, self._name_of, self._limit_of = slots, name_of, limit_of
+        self._session, self._queue = 0, ""
+        self._held: dict[str, _Held] = {}
+        self._heard = -math.inf
+        self._ask = self._message("ask")
+
+    # The connection ----------------------------------------------------------------------------------------------
+
+    def joined(self, queue: str, now: float) -> None:
+        """Note that this process has a connection, and a queue by which the keeper reaches it."""
+        self._session += 1
+        self._queue = queue
+        self._ask = self._message("ask")
+        self._heard = now
+
+    def lost(self) -> None:
+        """Begin no more messages: only permits of those in hand are kept, and are returned with each of them."""
+        for name, one in list(self._held.items()):
+            one.full_at, one.bucket_set = None, False
+            use = self._slots.permit(one.slot, 0)
+            one.granted = one.owed = 0 if use is None else use.in_hand
+            if not one.granted:
+                del self._held[name]
+
+    def is_idle(self) -> bool:
+        """Whether nothing is held."""
+        return not any(one.granted for one in self._held.values())
+
+    def figures(self) -> dict[str, int]:
+        """Return the number of names held, and of permits."""
+        held = list(self._held.values())
+        return {"held": len(held), "permits": sum(one.granted for one in held)}
+
+    def holds(self, slot: Hashable) -> int:
+        """Return the permits of a slot."""
+        one = self._held.get(self._name_of(slot))
+        return 0 if one is None else one.granted
+
+    # What is said ------------------------------------------------------------------------------------------------
+
+    def _message(self, kind: str) -> Message:
+        return Message(kind, self.identity, self.epoch, self._session, self._queue, self._lease)
+
+    def beat(self) -> Message:
+        """Return what is said to all."""
+        found = self._message("beat")
+        found.held = {name: HeldName(one.limit, one.granted, None) for name, one in self._held.items() if one.granted}
+        return found
+
+    def bye(self) -> Message:
+        """Return what is said when nothing is held and nothing will be."""
+        return self._message("bye")
+
+    def report(self, now: float) -> Message:
+        """Return what is said to a new keeper: all."""
+        self._ask = self._message("ask")  # what was to be said to the keeper before
+        found = self._message("report")
+        for name, one in self._held.items():
+            full_in = None if one.full_at is None else max(0.0, self._full_at(one, now) - now)
+            found.held[name] = HeldName(one.limit, one.granted, full_in)
+        found.known = self.known(now)
+        return found
+
+    def known(self, now: float) -> dict[str, KnownMember]:
+        """Return what is known of other members."""
+        return {
+            identity: KnownMember(one.queue, one.session, max(0.0, now - one.heard), one.lease, one.held)
+            for identity, one in self.peers.items()
+            if now - one.heard <= one.lease
+        }
+
+    def asked(self) -> Message | None:
+        """Return what is to be said to the keeper; None: nothing."""
+        found = self._ask
+        if self.epoch == NO_EPOCH or not (found.returns or found.wants or found.buckets):
+            return None
+        self._ask = self._message("ask")
+        return found
+
+    # What is heard -----------------------------------------------------------------------------------------------
+
+    def hear_peer(self, message: Message, now: float) -> None:
+        """Take what another member says to all."""
+        if message.sender == self.identity:
+            return
+        before = self.peers.get(message.sender)
+        if before is not None and message.session < before.session:
+            return
+        if message.kind == "bye":
+            self.peers.pop(message.sender, None)
+        elif before is not None or len(self.peers) < MOST_PEERS:
+            held = {name: one.permits for name, one in message.held.items()}
+            self.peers[message.sender] = _Peer(message.queue, message.session, now, message.lease, held)
+
+    def hear_keeper(self, message: Message, now: float) -> bool:
+        """Take what a keeper says; return whether it is a new one, to which this process has to report."""
+        if message.epoch < self.epoch:
+            return False
+        self._heard = now
+        for identity in message.forgotten:
+            if identity != self.identity:
+                self.peers.pop(identity, None)
+        for identity, known in message.known.items():
+            if identity != self.identity and identity in self.peers:
+                self.peers[identity].held = dict(known.held)
+        if message.epoch > self.epoch:
+            self.epoch = message.epoch
+            return True
+        for name, count in message.grants.items():
+            self._granted(name, count, now)
+        for name, full_in in message.buckets.items():
+            self._got_bucket(name, full_in, now)
+        for name, count in message.recalls.items():
+            self._recalled(name, count, now)
+        for name in message.bucket_recalls:
+            self._return_bucket(name, now)
+        return False
+
+    def _granted(self, name: str, count: int, now: float) -> None:
+        one = self._held.get(name)
+        if one is None:  # nothing is left that wants it
+            self._ask.returns[name] = self._ask.returns.get(name, 0) + count
+            return
+        one.granted += count
+        self._set(name, one, now)
+
+    def _got_bucket(self, name: str, full_in: float, now: float) -> None:
+        one = self._held.get(name)
+        if one is None:
+            self._ask.buckets[name] = full_in
+            return
+        one.full_at, one.bucket_set = now + full_in, False
+        self._set(name, one, now)
+
+    def _recalled(self, name: str, count: int, now: float) -> None:
+        one = self._held.get(name)
+        if one is not None:
+            one.owed = min(one.granted, one.owed + count)
+            self._set(name, one, now)
+
+    # Slots -------------------------------------------------------------------------------------------------------
+
+    def short(self, slots: Iterable[Hashable], now: float) -> None:
+        """Ask for what slots are short of, and return what they no longer need."""
+        for slot in slots:
+            limit = self._limit_of(slot)
+            if limit is None:
+                continue
+            name = self._name_of(slot)
+            one = self._held.get(name)
+            if one is None:
+                one = self._held[name] = _Held(slot, limit)
+            one.slot, one.limit = slot, limit
+            self._set(name, one, now)
+            self._want(name, one)
+
+    def ask_again(self) -> None:
+        """Ask a new keeper for what is short."""
+        for name, one in self._held.items():
+            self._want(name, one)
+
+    def _want(self, name: str, one: _Held) -> None:
+        use = self._slots.permit_use(one.slot)
+        if use is None or not use.queued:
+            return
+        lacking = one.limit.concurrency and use.in_hand >= use.permits
+        permits = min(use.queued, one.limit.concurrency) if lacking else 0
+        full_in = 0.0 if one.limit.interval and one.full_at is None else None
+        if permits or full_in is not None:
+            self._ask.wants[name] = HeldName(one.limit, permits, full_in)
+
+    def _set(self, name: str, one: _Held, now: float) -> None:
+        """Set what the slot may do, and return the permits that are owed and not needed."""
+        bucket = None if one.full_at is None or now - self._heard >= SILENT else max(0.0, one.full_at - now)
+        use = self._slots.permit(one.slot, one.allowed, bucket)
+        if use is None:
+            in_hand = 0  # the slot was forgotten, so nothing of it is in hand
+        else:
+            in_hand = use.in_hand
+            if bucket is None and one.bucket_set:
+                one.full_at = now + use.full_in
+        one.bucket_set = bucket is not None and use is not None
+        keeps = max(one.allowed, in_hand)
+        if one.granted > keeps:
+            count = one.granted - keeps
+            one.granted, one.owed = keeps, max(0, one.owed - count)
+            self._ask.returns[name] = self._ask.returns.get(name, 0) + count
+
+    def _full_at(self, one: _Held, now: float) -> float:
+        """Return when the bucket is full that is here."""
+        if one.bucket_set:
+            use = self._slots.permit_use(one.slot)
+            return now if use is None else now + use.full_in
+        return now if one.full_at is None else one.full_at
+
+    def _return_bucket(self, name: str, now: float) -> None:
+        one = self._held.get(name)
+        if one is None or one.full_at is None:
+            return
+        use = self._slots.permit(one.slot, one.allowed) if one.bucket_set else None
+        full_at = one.full_at if not one.bucket_set else now + (0.0 if use is None else use.full_in)
+        one.full_at, one.bucket_set = None, False
+        self._ask.buckets[name] = max(0.0, full_at - now)
+
+    def sweep(self, now: float) -> None:
+        """Return what was not used since the last call, and keep the bucket only while the keeper is heard. O(names)."""
+        for name, one in list(self._held.items()):
+            use = self._slots.permit_use(one.slot)
+            served = -1 if use is None else use.served
+            idle = use is None or (not use.queued and served == one.served)
+            one.served = served
+            if idle:
+                in_hand = 0 if use is None else use.in_hand
+                one.owed = max(one.owed, one.granted - in_hand)
+                if one.full_at is not None:
+                    self._return_bucket(name, now)
+            if idle or one.full_at is not None:
+                self._set(name, one, now)
+            if idle and not one.granted and one.full_at is None:
+                del self._held[name]

@@ -1,0 +1,398 @@
+"""The keeper of a group's limits: grants permits and token buckets to the members, and takes them back.
+
+One member of the group is the keeper, as the broker says (docs/design/limits.md). A member holds *permits* of a name,
+each of which allows one message in hand, and perhaps the *bucket* of the name, which allows messages at the rate. The
+keeper knows which member holds how much, grants what is free, and, while members wait, recalls what others have more of
+than their part, or have had for a while.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, KnownMember, Message
+
+__all__ = ["Keeper"]
+
+#: Seconds between two messages in which a member, or the keeper, says that it is here.
+BEAT = 0.5
+#: Seconds for which a new keeper waits for members that it does not know.
+TAKEOVER = 2.0
+#: A member whose queue is gone was silent before for so many seconds if its connection failed in silence: then its
+#: handlers may still run. A process that was killed, or whose connection was closed, spoke until then.
+SILENT = 3.0
+#: Seconds in which a process that lost its connection, and was not silent before, returns if it lives.
+RETURN = 3.0
+#: Seconds for which permits, and a bucket, stay with a member while others wait.
+SLICE, BUCKET_SLICE = 0.25, 0.5
+#: Seconds for which members are told that another is forgotten.
+TELL_FORGOTTEN = 10.0
+#: Members that a keeper knows at most.
+MOST_MEMBERS = 10_000
+
+
+@dataclass
+class _Member:
+    """Another process of the group, or this one."""
+
+    queue: str
+    session: int
+    heard: float
+    lease: float
+    #: Whether it said, to this keeper, what it holds.
+    reported: bool = False
+    #: When its queue was found gone; None: it is there.
+    gone: float | None = None
+    #: When its permits are free, once it is gone.
+    until: float = float("inf")
+    #: What it holds, if another member said so.
+    names: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Name:
+    """A limit, and who holds what of it."""
+
+    limit: GroupLimit
+    full_at: float
+    permits: Counter[str] = field(default_factory=Counter)
+    #: Member that has the bucket; None: the keeper.
+    bucket: str | None = None
+    bucket_since: float = 0.0
+    bucket_recalled: bool = False
+    #: Permits that members wait for, in the order in which they are served.
+    waiting: dict[str, int] = field(default_factory=dict)
+    #: Members that wait for the bucket.
+    waiting_for_bucket: dict[str, None] = field(default_factory=dict)
+    since: dict[str, float] = field(default_factory=dict)
+    recalled: Counter[str] = field(default_factory=Counter)
+
+
+class Keeper:
+    """What the keeper knows and decides.
+
+    Parameters
+    ----------
+    epoch : Epoch
+        Its number, larger than that of every keeper before it, and its identity.
+    known : mapping of str to KnownMember
+        The members that this process has heard of.
+    first : bool
+        Whether no keeper was before it, so that buckets that nobody holds are full.
+    now : float
+        Seconds on a clock that stands still while the process is not connected.
+
+    Notes
+    -----
+    Pure; for one thread. Messages are answered by `send(queue, message)`, which is called by `flush` with one message
+    for each member at most. O(1) for each name in a message; `tick` is O(members + names that members wait for).
+    """
+
+    def __init__(self, epoch: Epoch, known: Mapping[str, KnownMember], first: bool, now: float) -> None:
+        self.epoch = epoch
+        #: The largest number of an epoch that a member has told.
+        self.outranked_by = 0
+        self._since = now
+        self._first = first
+        self._granting = False
+        self._members: dict[str, _Member] = {}
+        self._names: dict[str, _Name] = {}
+        self._contended: set[str] = set()
+        self._forgotten: dict[str, float] = {}
+        self._outbox: dict[str, Message] = {}
+        for identity, one in known.items():
+            self._learn(identity, one, now)
+
+    @property
+    def granting(self) -> bool:
+        """Whether all members are accounted for."""
+        return self._granting
+
+    def figures(self) -> dict[str, int]:
+        """Return the number of members, of names, and of members that are gone and hold permits."""
+        gone = sum(one.gone is not None for one in self._members.values())
+        return {"members": len(self._members) - gone, "names": len(self._names), "absent": gone}
+
+    def absent(self, now: float) -> dict[str, KnownMember]:
+        """Return what members should know of those that are gone and hold permits."""
+        return {
+            identity: KnownMember(one.queue, one.session, now - one.heard, one.lease, self._held_by(identity))
+            for identity, one in self._members.items()
+            if one.gone is not None
+        }
+
+    def forgotten(self, now: float) -> list[str]:
+        """Return the members that were forgotten lately."""
+        self._forgotten = {one: when for one, when in self._forgotten.items() if now - when < TELL_FORGOTTEN}
+        return list(self._forgotten)
+
+    # What is heard -----------------------------------------------------------------------------------------------
+
+    def hear(self, message: Message, now: float) -> None:
+        """Take a message of a member."""
+        if message.epoch > self.epoch:
+            self.outranked_by = max(self.outranked_by, message.epoch.number)
+            return
+        one = self._members.get(message.sender)
+        if one is not None and message.session < one.session:
+            return  # of a connection that is lost
+        if message.kind == "bye":
+            self._forget(message.sender, now)
+            return
+        if one is None:
+            if len(self._members) >= MOST_MEMBERS:
+                return
+            self._forgotten.pop(message.sender, None)
+            one = self._members[message.sender] = _Member(message.queue, message.session, now, message.lease)
+        elif message.session > one.session:
+            self._returned(message.sender, one, message)
+        one.heard, one.lease = now, message.lease
+        if message.epoch != self.epoch:
+            one.reported = False
+            self._to(one.queue)  # which tells it the epoch
+        elif message.kind == "report":
+            self._report(message.sender, one, message, now)
+        elif message.kind == "ask" and one.reported:
+            self._asked(message.sender, message, now)
+
+    def undeliverable(self, queue: str, now: float) -> None:
+        """Note that the queue of a member is gone."""
+        for identity, one in self._members.items():
+            if one.queue == queue and one.gone is None:
+                one.gone = now
+                one.until = now + (one.lease if now - one.heard >= SILENT else RETURN)
+                self._wait_no_more(identity)
+
+    def _learn(self, identity: str, known: KnownMember, now: float) -> None:
+        """Note what a member says of another."""
+        one = self._members.get(identity)
+        if one is not None and (one.reported or one.session > known.session):
+            return
+        if identity in self._forgotten or len(self._members) >= MOST_MEMBERS:
+            return
+        heard = now - known.age
+        if one is None:
+            one = self._members[identity] = _Member(known.queue, known.session, heard, known.lease)
+        elif one.session == known.session and one.heard >= heard:
+            return
+        one.queue, one.session, one.heard, one.lease = known.queue, known.session, heard, known.lease
+        one.names = dict(known.held)
+        self._to(one.queue)
+
+    def _returned(self, identity: str, one: _Member, message: Message) -> None:
+        """Note that a member has another connection: it says anew what it holds."""
+        one.queue, one.session, one.gone, one.until = message.queue, message.session, None, float("inf")
+        one.reported = False
+        self._wait_no_more(identity)
+
+    def _wait_no_more(self, identity: str) -> None:
+        for found in self._names.values():
+            found.waiting.pop(identity, None)
+            found.waiting_for_bucket.pop(identity, None)
+
+    def _report(self, identity: str, one: _Member, message: Message, now: float) -> None:
+        """Take over what a member holds."""
+        self._clear(identity, now)
+        one.reported, one.names = True, {}
+        for name, held in message.held.items():
+            found = self._name(name, held.limit, now)
+            if held.permits:
+                found.permits[identity] = held.permits
+                found.since[identity] = now
+            if held.full_in is not None:
+                found.bucket, found.bucket_since, found.bucket_recalled = identity, now, False
+                found.full_at = now + held.full_in
+        for other, known in message.known.items():
+            self._learn(other, known, now)
+
+    def _asked(self, identity: str, message: Message, now: float) -> None:
+        for name, count in message.returns.items():
+            found = self._names.get(name)
+            if found is not None:
+                self._take_back(found, identity, count)
+                self._changed(name, found, now)
+        for name, full_in in message.buckets.items():
+            found = self._names.get(name)
+            if found is not None and found.bucket == identity:
+                found.bucket, found.full_at = None, now + full_in
+                self._changed(name, found, now)
+        for name, want in message.wants.items():
+            found = self._name(name, want.limit, now)
+            if want.permits:
+                found.waiting[identity] = want.permits
+            if want.full_in is not None and found.bucket != identity:
+                found.waiting_for_bucket[identity] = None
+            self._changed(name, found, now)
+
+    # What is granted ---------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Do what time brings: free what lost members had, recall, probe."""
+        for identity, one in list(self._members.items()):
+            if one.gone is not None and now >= one.until:
+                self._forget(identity, now)
+            elif one.gone is not None and now - one.heard >= SILENT:
+                self._free_buckets(identity, now)
+        if not self._granting:
+            self._granting = now - self._since >= TAKEOVER and all(
+                one.reported or one.gone is not None for one in self._members.values()
+            )
+            if not self._granting:
+                return
+            for identity, one in self._members.items():
+                self._adopt(identity, one, now)
+            for name, found in list(self._names.items()):
+                self._changed(name, found, now)
+        for name in list(self._contended):
+            found = self._names.get(name)
+            if found is None or not (found.waiting or found.waiting_for_bucket):
+                self._contended.discard(name)
+            else:
+                self._recall(name, found, now)
+
+    def probe(self) -> None:
+        """Have every member that is here hear of this keeper; a queue that is gone is noticed by this."""
+        for one in self._members.values():
+            if one.gone is None:
+                self._to(one.queue)
+
+    def wait(self) -> float:
+        """Return the seconds until `tick` is due."""
+        return 0.05 if self._contended else BEAT / 2
+
+    def flush(self, send: Callable[[str, Message], Any]) -> None:
+        """Send what was decided."""
+        outbox, self._outbox = self._outbox, {}
+        for queue, message in outbox.items():
+            send(queue, message)
+
+    def _adopt(self, identity: str, one: _Member, now: float) -> None:
+        """Count what a member that is gone was said to hold."""
+        if not one.reported:
+            for name, count in one.names.items():
+                self._name(name, GroupLimit(0, 0, 0), now).permits[identity] = count
+            one.names = {}
+
+    def _name(self, name: str, limit: GroupLimit, now: float) -> _Name:
+        found = self._names.get(name)
+        if found is None:
+            # Of a keeper before, it is not known how full its buckets were: they were empty.
+            full_at = now if self._first else self._since + limit.whole
+            self._names[name] = found = _Name(limit, full_at)
+        elif limit != found.limit and limit != GroupLimit(0, 0, 0):
+            found.limit = limit
+            found.full_at = min(found.full_at, now + limit.whole)
+        return found
+
+    def _held_by(self, identity: str) -> dict[str, int]:
+        held = {name: found.permits[identity] for name, found in self._names.items() if identity in found.permits}
+        return held or self._members[identity].names
+
+    def _changed(self, name: str, found: _Name, now: float) -> None:
+        """Grant what is free to those that wait; forget a name that nobody has or wants."""
+        if self._granting:
+            self._grant_permits(name, found, now)
+            self._grant_bucket(name, found, now)
+        if found.waiting or found.waiting_for_bucket:
+            self._contended.add(name)
+            if self._granting:
+                self._recall(name, found, now)
+        elif not found.permits and found.bucket is None and found.full_at <= now:
+            self._names.pop(name, None)
+            self._contended.discard(name)
+
+    def _grant_permits(self, name: str, found: _Name, now: float) -> None:
+        free = found.limit.concurrency - sum(found.permits.values())
+        while free > 0 and found.waiting:
+            each = max(1, free // len(found.waiting))
+            for identity in sorted(found.waiting, key=found.permits.__getitem__):  # those that have the least first
+                count = min(found.waiting[identity], each, free)
+                if count <= 0:
+                    break
+                free -= count
+                found.waiting[identity] -= count
+                if not found.waiting[identity]:
+                    del found.waiting[identity]
+                found.permits[identity] += count
+                found.since[identity] = now
+                grants = self._to(self._members[identity].queue).grants
+                grants[name] = grants.get(name, 0) + count
+
+    def _grant_bucket(self, name: str, found: _Name, now: float) -> None:
+        if found.bucket is None and found.waiting_for_bucket:
+            identity = next(iter(found.waiting_for_bucket))
+            del found.waiting_for_bucket[identity]
+            found.bucket, found.bucket_since, found.bucket_recalled = identity, now, False
+            self._to(self._members[identity].queue).buckets[name] = max(0.0, found.full_at - now)
+
+    def _recall(self, name: str, found: _Name, now: float) -> None:
+        """Ask for permits of those that have more than their part, or have had them for a while; and for the bucket."""
+        holder = found.bucket
+        if found.waiting_for_bucket and holder is not None and not found.bucket_recalled:
+            if now - found.bucket_since >= BUCKET_SLICE and self._is_here(holder):
+                found.bucket_recalled = True
+                self._to(self._members[holder].queue).bucket_recalls.append(name)
+        if not found.waiting:
+            return
+        present = [identity for identity in found.permits if self._is_here(identity)]
+        part = max(1, found.limit.concurrency // len({*present, *found.waiting}))
+        needed = sum(
+            max(0, min(want, part - found.permits[identity])) for identity, want in found.waiting.items()
+        ) - sum(found.recalled.values())
+        for identity in sorted(present, key=lambda one: found.since.get(one, 0.0)):
+            if needed <= 0:
+                return
+            has = found.permits[identity] - found.recalled[identity]
+            over = has - part
+            if over <= 0 and has > 0 and now - found.since.get(identity, 0.0) >= SLICE:
+                over = 1
+            count = min(over, needed)
+            if count > 0:
+                needed -= count
+                found.recalled[identity] += count
+                recalls = self._to(self._members[identity].queue).recalls
+                recalls[name] = recalls.get(name, 0) + count
+
+    def _is_here(self, identity: str) -> bool:
+        one = self._members.get(identity)
+        return one is not None and one.gone is None and one.reported
+
+    def _take_back(self, found: _Name, identity: str, count: int) -> None:
+        left = found.permits[identity] - count
+        found.recalled[identity] = max(0, found.recalled[identity] - count)
+        if left > 0:
+            found.permits[identity] = left
+        else:
+            found.permits.pop(identity, None)
+            found.since.pop(identity, None)
+        if not found.recalled[identity]:
+            found.recalled.pop(identity, None)
+
+    def _clear(self, identity: str, now: float) -> None:
+        """Forget what a member holds and waits for; its bucket may have been used."""
+        self._free_buckets(identity, now)
+        for found in self._names.values():
+            found.permits.pop(identity, None)
+            found.recalled.pop(identity, None)
+            found.since.pop(identity, None)
+        self._wait_no_more(identity)
+
+    def _free_buckets(self, identity: str, now: float) -> None:
+        for found in self._names.values():
+            if found.bucket == identity:
+                found.bucket, found.full_at = None, now + found.limit.whole
+
+    def _forget(self, identity: str, now: float) -> None:
+        """Free everything that a member has."""
+        self._clear(identity, now)
+        self._members.pop(identity, None)
+        self._forgotten[identity] = now
+        for name, found in list(self._names.items()):
+            self._changed(name, found, now)
+
+    def _to(self, queue: str) -> Message:
+        """Return the message that will be sent to a member."""
+        return self._outbox.setdefault(queue, Message("keep", self.epoch.identity, epoch=self.epoch))
