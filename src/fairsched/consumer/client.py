@@ -92,7 +92,7 @@ class Client(MessageSource, ConsumerEvents):
         self._pace = Pace()
         self._retries = self._retries_by(settings) if settings.retries else None
         self._failures = FailurePolicy(
-            settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
+            settings.options.on_error, self.counters, self._retries, self._pace, settings.policies, self.throttle
         )
         #: Of handlers in threads.
         self.limits = TimeLimits(settings.time_limits, self.counters) if settings.time_limits else None
@@ -365,6 +365,12 @@ class Client(MessageSource, ConsumerEvents):
     def failed_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that raised together, as ``on_error`` says."""
         self._failures.settle_many(messages, error)
+
+    def throttle(self, slot: Hashable, seconds: float) -> None:
+        """Let a slot take no turns for so long: here, and in the group if there are limits of the group."""
+        self.worker_queues.throttle(slot, seconds)
+        if self.group_limits is not None:
+            self.group_limits.throttle(slot, seconds)
 
     def look_at_wait(self, message: Message) -> None:
         """Look how long messages wait here, because one was handled slowly."""
@@ -834,7 +840,8 @@ class Client(MessageSource, ConsumerEvents):
     ) -> Explanation:
         law = self.shedding.law_of(self.worker_queues.queues, name) if self.shedding and outlook is not None else None
         subkeys = self.worker_queues.subkeys(name) if self.settings.subkey is not None and outlook is not None else None
-        return explained(name, self.settings, state, outlook, occupied, law, subkeys)
+        permits = None if self.group_limits is None else self.group_limits.permits_of(name)
+        return explained(name, self.settings, state, outlook, occupied, law, subkeys, permits)
 
     def stats(self) -> dict[str, Any]:
         """Return counters, what is buffered, and the figures of every slot."""

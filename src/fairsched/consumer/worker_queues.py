@@ -190,6 +190,12 @@ class WorkerQueues:
         before = [worker_queue.hold(slot, held, awaited) for worker_queue in self.queues]
         return all(before)
 
+    def throttle(self, slot: Hashable, seconds: float) -> None:
+        """Let a slot take no turns for so long, in every worker queue; nothing happens if a queue is gone."""
+        for worker_queue in self.queues:
+            with contextlib.suppress(KeyError):
+                worker_queue.throttle(slot, seconds)
+
     def set_quanta(self, quanta: Mapping[Hashable, int]) -> None:
         """Change the quanta of slots, in every worker queue; what is here is served by them from now on."""
         for worker_queue in self.queues:

@@ -47,8 +47,8 @@ from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
 )
 from fairsched.core.schedule.limits cimport (
-    Limit, NEVER, NO_PLACE, SlotLimit, limits_add, limits_clear, limits_due, limits_give_back, limits_init,
-    limits_is_full, limits_lacks, limits_look, limits_permit, limits_pushed, limits_reserve, limits_set, limits_take,
+    Limit, NEVER, NO_PLACE, SlotLimit, limits_add, limits_block, limits_clear, limits_due, limits_give_back,
+    limits_init, limits_is_full, limits_lacks, limits_look, limits_permit, limits_pushed, limits_reserve, limits_set, limits_take,
     limits_take_short, limits_tell,
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
@@ -898,6 +898,46 @@ sparse_boost=False, subkey_quantum=None)
         if not done:
             raise ValueError(f"nothing of slot {slot!r} is in hand: each item is released once")
 
+    def throttle(self, slot, seconds):
+        """throttle($self, slot, seconds)
+        --
+
+        Let a slot take no turns for so long, or for longer if it is throttled already. With a default quantum, an
+        unknown slot is added, and forgotten as usual afterwards.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        seconds : float
+            At least 0; more than 4e9 count as 4e9.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot and no default quantum.
+        ValueError
+            `seconds` is negative or not a number.
+
+        Notes
+        -----
+        O(log slots); O(backlogged slots) if the slot has queued items. Safe from any thread.
+        """
+        cdef double wait = seconds
+        cdef int64_t now
+        cdef uint32_t index
+        if not wait >= 0:
+            raise ValueError(f"seconds must be at least 0, got {seconds!r}")
+        with cython.critical_section(self):
+            now = as_nanoseconds(self.getters.clock())
+            index = find_slot(self, slot)
+            if not self.limits.on:
+                self.limit_slots(as_limit(None))
+            self.limits.rated = True
+            limits_tell(&self.limits, &self.table, now)
+            limits_block(&self.limits, &self.table, index, now + as_nanoseconds(wait))
+            hand_over(self)
+
     def permit(self, slot, permits, full_in=None):
         """permit($self, slot, permits, full_in=None)
         --
@@ -1031,6 +1071,7 @@ sparse_boost=False, subkey_quantum=None)
                 self.limits.usual = as_limit(None)
                 for i in range(self.table.size):
                     if self.table.slots[i].quantum:
+                        self.limits.of[i].blocked = -NEVER
                         limits_set(&self.limits, &self.table, i, self.limits.usual)
                 hand_over(self)
 
@@ -1315,7 +1356,10 @@ sparse_boost=False, subkey_quantum=None)
             if is_awaiting(self):
                 awaited = <object> PyList_GET_ITEM(self.name_of, slots_first(table))
         stats = slot_figures(&found)
-        now = limit.full_at - limit.limit.tolerance - now if limit.limit.interval and limit.full_at > now else 0
+        now = max(
+            limit.full_at - limit.limit.tolerance - now if limit.limit.interval and limit.full_at > now else 0,
+            limit.blocked - now if limit.blocked > now else 0,
+        )
         limited = (
             limit.in_hand if limit.limit.concurrency else None,
             limit.limit.concurrency or None,
@@ -1962,7 +2006,8 @@ cdef dict all_limits(FairQueue q):
 cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
     """Return the figures of one limit, from a copy: the slot's AT_LIMIT flag may be of an earlier moment."""
     cdef bint full = limits_is_full(at) or limits_lacks(at)
-    cdef bint early = at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
+    cdef bint early = at.blocked > now
+    early |= at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
     return LimitStats(
         at.in_hand if at.limit.concurrency else None,
         at.limit.concurrency or None,

@@ -91,6 +91,8 @@ class GroupLimits(SideConnection):
         self._log = LogLimit()
         self._inbox: deque[tuple[str, bytes]] = deque()
         self._gone: deque[str] = deque()
+        #: Slots that the others have to be told of, with seconds; any thread appends.
+        self._throttles: deque[tuple[str, float]] = deque()
         self._woken = False
         #: Seconds for which this was not connected, in all, and since when.
         self._away, self._left = 0.0, time.monotonic()
@@ -105,9 +107,11 @@ class GroupLimits(SideConnection):
         settings = self._settings
         return group_limit(settings.limits.get(slot, settings.default_limit))
 
-    def holds(self, slot: Hashable) -> int:
-        """Return how many permits of a slot this process has; from any thread."""
-        return self._holder.holds(slot)
+    def permits_of(self, slot: Hashable) -> int | None:
+        """Return how many messages of a slot may be in hand here; None: its limit, if any, is not of the group."""
+        limit = self._limit_of(slot)
+        use = None if limit is None or not limit.concurrency else self._fair.permit_use(slot)
+        return None if use is None else use.permits
 
     def figures(self) -> dict[str, int]:
         """Return numbers: names and permits held, whether this is the keeper, and then of what; from any thread."""
@@ -117,6 +121,12 @@ class GroupLimits(SideConnection):
             "keeper": int(keeper is not None),
             **({"members": 1 + len(self._holder.peers)} if keeper is None else keeper.figures()),
         }
+
+    def throttle(self, slot: Hashable, seconds: float) -> None:
+        """Have the other processes let a slot take no turns for so long, if they can be told now; from any thread."""
+        if self.connected:
+            self._throttles.append((slot_name(slot), seconds))
+            self.wake()
 
     def wake(self) -> None:
         """Have the thread look at slots that are short of permits; from any thread."""
@@ -191,6 +201,8 @@ class GroupLimits(SideConnection):
         while self._gone:
             self._member.undeliverable(self._gone.popleft(), now)
         short, self._woken = self._woken, False
+        while self._throttles:
+            self._member.throttle(*self._throttles.popleft())
         self._member.step(short, now)
 
     # Messages ----------------------------------------------------------------------------------------------------

@@ -136,11 +136,6 @@ class Holder:
         held = list(self._held.values())
         return {"held": len(held), "permits": sum(one.granted for one in held)}
 
-    def holds(self, slot: Hashable) -> int:
-        """Return the permits of a slot."""
-        one = self._held.get(self._name_of(slot))
-        return 0 if one is None else one.granted
-
     # What is said ------------------------------------------------------------------------------------------------
 
     def _message(self, kind: str) -> Message:

@@ -9,6 +9,7 @@ names and numbers are possible.
 | `report` | a member | the keeper's queue | everything that it holds, and what it knows of other members |
 | `ask` | a member | the keeper's queue | what it returns, and what it waits for |
 | `bye` | a member | all, the keeper's queue | it leaves, and holds nothing |
+| `throttle` | a member | all | slots that take no turns for a while, in `buckets` |
 | `keep` | the keeper | all, or one member | its epoch; grants and recalls; members that are absent or forgotten |
 """
 
@@ -26,7 +27,7 @@ from fairsched.consumer.sharing.share_message import LONGEST_NAME
 MOST_NAMES = 50_000
 #: Longest message, in bytes.
 MOST_BYTES = 16 * 1024 * 1024
-KINDS = ("beat", "report", "ask", "bye", "keep")
+KINDS = ("beat", "report", "ask", "bye", "throttle", "keep")
 _MOST = 2**53
 
 
@@ -161,7 +162,7 @@ def _known(value: Any, name: str) -> KnownMember:
     queue, session, age, lease, held = _list(value, name, 5)
     return KnownMember(
         _text(queue, name), _whole(session, name), _seconds(age, name), _seconds(lease, name),
-        _table({name: held}, name, _whole),
+        _table({"held": held}, "held", _whole),
     )  # fmt: skip
 
 

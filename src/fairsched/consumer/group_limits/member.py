@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import logging
 from collections.abc import Callable
 
 from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.keeper import BEAT, Keeper
 from fairsched.consumer.group_limits.limit_message import NO_EPOCH, Epoch, Message
+from fairsched.errors import LONGEST_THROTTLE
 from fairsched.scheduling._fairqueue import FairQueue
 
 __all__ = ["Member"]
@@ -88,11 +91,27 @@ class Member:
 
     def hear(self, message: Message, now: float) -> None:
         """Take a message that came by the own queue."""
-        if message.kind != "keep":
+        if message.kind == "throttle":
+            self._throttled(message)
+        elif message.kind != "keep":
             self.holder.hear_peer(message, now)
         elif self.holder.hear_keeper(message, now):
             self._say(ASKS, self.holder.report(now))
             self.holder.ask_again()
+
+    def throttle(self, name: str, seconds: float) -> None:
+        """Tell the others that a slot takes no turns for so long."""
+        message = Message("throttle", self.holder.identity)
+        message.buckets[name] = seconds
+        self._say(NEWS, message)
+
+    def _throttled(self, message: Message) -> None:
+        """Throttle slots, also those that have no messages here yet; names of other kinds of slots say nothing."""
+        if message.sender == self.holder.identity:
+            return
+        for name, seconds in message.buckets.items():
+            with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError, KeyError):
+                self._fair.throttle(ast.literal_eval(name), min(seconds, LONGEST_THROTTLE))
 
     def hear_as_keeper(self, message: Message, now: float) -> None:
         """Take a message that came by the keeper's queue, which the broker delivers to one process."""

@@ -13,6 +13,7 @@ limits_take together with each pop, without Python code in between, and limits_g
   turns of another slot it is granted at most one quantum, and finishes at most one turn. Debt is not paid meanwhile.
 * Removal. A transient slot is not idle while a message of it is in hand, or before its bucket is full: otherwise it
   would return with a full bucket.
+* Blocked. A slot may be told to take no turns until a time.
 * Shared. The limit is one of a group of processes. The slot then has `permits` in place of the concurrency, and serves
   at the rate only while the group's bucket is here. A new slot has neither. One that has messages and lacks either is
   `short`: listed for the owner, which asks the group. So is one from which permits were withdrawn (`permits` below
@@ -56,6 +57,7 @@ cdef struct SlotLimit:
     int64_t in_hand   # messages; counted where there is a concurrency
     uint64_t count    # number of that count: another one for another slot, and when counting begins or ends
     int64_t full_at   # when its bucket will be full
+    int64_t blocked   # until when it takes no turns, whatever its limit
     int64_t due       # when it has to be looked at
     uint32_t place    # of it in the heap
     int64_t permits   # most messages in hand of a shared limit, now
@@ -226,7 +228,7 @@ cdef inline void limits_add(LimitTable* l, SlotTable* t, uint32_t index) noexcep
     limits_unlist(l, index)  # a slot that had this index, and was removed
     at.limit = l.usual
     limits_count_anew(l, index)
-    at.full_at = at.due = -NEVER
+    at.full_at = at.due = at.blocked = -NEVER
     at.place = NO_PLACE
     at.permits = 0
     at.has_bucket = at.asked = False
@@ -280,19 +282,20 @@ cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexce
     cdef SlotLimit* at = &l.of[index]
     cdef Slot* slot = &t.slots[index]
     cdef bint full = limits_is_full(at) or limits_lacks(at)
-    cdef bint early = at.full_at > l.now and at.full_at - at.limit.tolerance > l.now
+    cdef int64_t due = max(at.blocked, at.full_at - at.limit.tolerance if at.full_at > l.now else -NEVER)
+    cdef bint early = due > l.now
     if full or early:
         if not slot.flags & AT_LIMIT:
             limits_withhold(t, index)
     elif slot.flags & AT_LIMIT:
         limits_let_go(t, index)
-    if at.in_hand or at.full_at > l.now:
+    if at.in_hand or at.full_at > l.now or at.blocked > l.now:
         slot.flags |= IN_USE
     else:
         slot.flags &= ~IN_USE
         slots_report_idle(t, index)
     if early and not full:
-        limits_schedule(l, index, at.full_at - at.limit.tolerance)
+        limits_schedule(l, index, due)
     elif at.full_at > l.now and not at.in_hand and slot.flags & TRANSIENT:
         limits_schedule(l, index, at.full_at)  # to be forgotten then
     else:
@@ -326,6 +329,12 @@ cdef inline void limits_permit(
     if not has_bucket:
         at.full_at = -NEVER  # it fills elsewhere
     at.asked = False
+    limits_look(l, t, index)
+
+cdef inline void limits_block(LimitTable* l, SlotTable* t, uint32_t index, int64_t until) noexcept nogil:
+    """Let a slot take no turns until a time, or until a later one if it is blocked already."""
+    cdef SlotLimit* at = &l.of[index]
+    at.blocked = max(at.blocked, until)
     limits_look(l, t, index)
 
 cdef inline void limits_tell(LimitTable* l, SlotTable* t, int64_t now) noexcept nogil:

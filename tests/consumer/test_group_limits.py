@@ -1,0 +1,259 @@
+"""Limits of a group: never exceeded whatever happens to its processes, and what is free is used."""
+
+from __future__ import annotations
+
+import pytest
+from support.limits_world import World
+
+from fairsched import Limit
+from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, Message, decode, encode
+
+FOUR = Limit(4, scope="group")
+
+
+def fill(world: World, slot: str, count: int, processes: int | None = None) -> None:
+    for one in world.processes[:processes]:
+        for number in range(count):
+            one.fair.put(slot, number)
+        world.settle(one)
+
+
+def end_all(world: World) -> None:
+    for one in world.processes:
+        world.end(one)
+
+
+def in_hand(world: World) -> int:
+    return sum(len(one.hand) for one in world.processes)
+
+
+def test_one_process_has_all_permits() -> None:
+    world = World(1, FOUR)
+    fill(world, "acme", 10)
+    world.pass_time(3)
+    assert in_hand(world) == 4
+    while world.handled["acme"] < 10:
+        end_all(world)
+        world.round()
+    assert world.most["acme"] == 4
+
+
+def test_processes_share_permits_and_all_get_some() -> None:
+    world = World(3, FOUR)
+    fill(world, "acme", 50)
+    world.pass_time(3)
+    assert in_hand(world) == 4
+    for _ in range(400):
+        end_all(world)
+        world.pass_time(0.05)
+    assert world.handled["acme"] == 150
+    assert world.most["acme"] == 4
+
+
+def test_more_processes_than_permits_take_turns() -> None:
+    world = World(6, Limit(1, scope="group"))
+    fill(world, "acme", 1000)
+    world.pass_time(3)
+    seen = set()
+    for _ in range(200):
+        seen.update(one.number for one in world.processes if one.hand)
+        end_all(world)
+        world.pass_time(0.05)
+    assert seen == set(range(6)), "a process waits although the others had their turns"
+
+
+def test_permits_of_a_killed_process_are_free_within_five_seconds() -> None:
+    world = World(3, FOUR)
+    fill(world, "acme", 50, processes=2)
+    world.pass_time(4)
+    lost = world.processes[1]
+    assert lost.hand
+    world.kill(lost)
+    world.pass_time(5)
+    assert len(world.processes[0].hand) == 4
+
+
+def test_permits_of_a_process_that_is_cut_off_stay_taken_until_its_lease_ends() -> None:
+    world = World(3, FOUR, lease=60)
+    fill(world, "acme", 50, processes=2)
+    world.pass_time(4)
+    cut, other = world.processes[1], world.processes[0]
+    had = len(cut.hand)
+    assert had
+    world.cut_off(cut)
+    world.pass_time(50)
+    assert len(other.hand) == 4 - had
+    world.pass_time(30)
+    world.processes[1].hand.clear()  # its handlers may run for no longer
+    world.pass_time(10)
+    assert len(other.hand) == 4
+
+
+def test_a_process_that_comes_back_keeps_what_its_handlers_hold() -> None:
+    world = World(2, FOUR)
+    fill(world, "acme", 50)
+    world.pass_time(4)
+    one = world.processes[1]
+    world.close(one)
+    world.pass_time(1)
+    world.connect(one)
+    for _ in range(100):
+        world.pass_time(0.05)
+        for each in world.processes:
+            world.end(each, 1)
+    assert world.most["acme"] == 4
+    assert world.handled["acme"] > 60
+
+
+def test_a_new_keeper_counts_what_the_old_one_granted() -> None:
+    world = World(3, FOUR)
+    fill(world, "acme", 50)
+    world.pass_time(4)
+    keeper = next(one for one in world.processes if one.member.keeper is not None)
+    world.kill(keeper)
+    world.pass_time(10)
+    assert in_hand(world) == 4
+    assert sum(one.member.keeper is not None for one in world.processes if one.alive) == 1
+
+
+def test_a_restarted_broker_does_not_free_permits() -> None:
+    world = World(4, FOUR)
+    fill(world, "acme", 200)
+    world.pass_time(4)
+    for one in world.processes:
+        world.close(one)
+    world.keepers.clear()
+    world.pass_time(20)
+    for one in world.processes:
+        world.connect(one)
+        world.pass_time(0.3)
+    for _ in range(200):
+        world.pass_time(0.05)
+        for each in world.processes:
+            world.end(each, 1)
+    assert world.most["acme"] == 4
+    assert world.handled["acme"] > 300
+
+
+def test_unused_permits_and_names_are_given_back() -> None:
+    world = World(2, FOUR)
+    for tenant in range(200):
+        fill(world, f"t{tenant}", 1)
+    for _ in range(100):
+        end_all(world)
+        world.pass_time(0.1)
+    assert world.handled.total() == 400
+    keeper = next(one.member.keeper for one in world.processes if one.member.keeper is not None)
+    assert keeper.figures() == {"members": 2, "names": 0, "absent": 0}
+    assert all(one.member.holder.figures() == {"held": 0, "permits": 0} for one in world.processes)
+    assert all(not one.fair.stats() for one in world.processes)
+
+
+def test_a_later_message_of_an_idle_tenant_asks_again() -> None:
+    world = World(2, FOUR)
+    for round_ in range(5):
+        fill(world, "acme", 1)
+        world.pass_time(3)
+        end_all(world)
+        world.pass_time(2)
+        assert world.handled["acme"] == 2 * (round_ + 1)
+
+
+@pytest.mark.parametrize("burst", [1, 5])
+@pytest.mark.parametrize("processes", [1, 4])
+def test_the_rate_is_kept_and_never_exceeded(burst: int, processes: int) -> None:
+    world = World(processes, Limit(rate=10, burst=burst, scope="group"))
+    fill(world, "acme", 2000)
+    world.pass_time(3)
+    begun = world.now
+    world.pass_time(60, step=0.01)
+    times = [when for when, _ in world.begun if when >= begun]
+    assert 588 <= len(times) <= 600 + burst
+    for first, later in zip(times, times[burst:], strict=False):
+        assert later - first >= 0.1 * 0.999 - 1e-6
+
+
+def test_the_rate_is_kept_while_processes_are_killed() -> None:
+    world = World(4, Limit(rate=10, burst=3, scope="group"))
+    fill(world, "acme", 2000)
+    for number in range(6):
+        world.pass_time(5, step=0.02)
+        world.kill(world.processes[number])
+        world.add()
+        fill(world, "acme", 500)
+    times = [when for when, _ in world.begun]
+    for first, later in zip(times, times[3:], strict=False):
+        assert later - first >= 0.1 * 0.999 - 1e-6
+    assert len(times) > 100
+
+
+def churn(world: World, seconds: float) -> None:
+    """Let random things happen."""
+    random_, end = world.random, world.now + seconds
+    while world.now < end:
+        one = random_.choice(world.processes)
+        happens = random_.random()
+        if not one.alive:
+            if sum(each.alive for each in world.processes) < 6:
+                world.add()
+        elif happens < 0.02:
+            world.kill(one)
+        elif happens < 0.04 and one.queue and not one.cut:
+            world.close(one)
+        elif happens < 0.05 and one.queue and not one.cut:
+            world.cut_off(one)
+        elif happens < 0.5:
+            if not one.queue and not one.cut:
+                world.connect(one)
+        elif happens < 0.7:
+            for slot in random_.sample(["a", "b", "c"], 2):
+                one.fair.put(slot, 0)
+        for each in world.processes:
+            if random_.random() < 0.8:
+                world.deliver(each, random_.randrange(4))
+                world.settle(each)
+                world.begin(each, random_.randrange(4))
+                world.end(each, random_.randrange(3))
+            if not each.queue and each.alive and world.now - each.left > 1.0:
+                world.connect(each)
+            if each.cut and world.now - each.left >= 8.0:
+                world.notice(each)
+        world.now += random_.random() * 0.05
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
+    world = World(4, Limit(2, scope="group"), seed, lease=10_000)
+    churn(world, 40)
+    for one in world.processes:
+        if one.cut:
+            world.notice(one)
+        if one.alive and not one.queue:
+            world.connect(one)
+    handled = world.handled.total()
+    if any(one.alive for one in world.processes):
+        assert handled > 0
+
+
+def test_a_message_says_what_it_said() -> None:
+    said = Message(
+        "report", "me", Epoch(3, "k"), 2, "q", 5.0, held={"a": HeldName(GroupLimit(4, 10, 1), 2, 0.5)}, returns={"b": 1}
+    )
+    assert decode(encode(said)) == said
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"x", "not JSON"),
+        (b"{}", "kind must be one of"),
+        (b'{"kind":"ask","sender":""}', "sender must have texts"),
+        (b'{"kind":"ask","sender":"m","returns":{"a":-1}}', "returns must have whole numbers"),
+        (b'{"kind":"ask","sender":"m","buckets":{"a":NaN}}', "buckets must have numbers"),
+        (b'{"kind":"ask","sender":"m","wants":{"a":[1,2]}}', "wants must be a list of 3"),
+        (b'{"kind":"ask","sender":"m","known":{"a":["q",1,0,1,3]}}', "a must be an object"),
+    ],
+)
+def test_a_message_that_cannot_be_is_refused(body: bytes, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode(body)
