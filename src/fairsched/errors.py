@@ -6,7 +6,6 @@ import queue
 import sys
 from typing import Any
 
-
 #: Longest time for which a tenant is throttled, in seconds.
 LONGEST_THROTTLE = 86_400
 
@@ -76,8 +75,8 @@ class Throttled(FairschedError):
     """Raised by a handler that was told to slow down, as by an answer 429 with Retry-After.
 
     The message returns to its queue, and counts as neither failed nor retried. Its tenant (without `key`: its queue)
-    takes no turns for so long; all others go on. With ``share_group`` and limits of the group, that holds in all
-    processes of the group.
+    takes no turns for so long; all others go on. With ``share_group``, that holds in all processes of the
+    group, within a second.
 
     Parameters
     ----------

@@ -275,5 +275,3 @@ def test_a_throttled_tenant_waits_in_all_processes_of_the_group(broker: Node, ne
         broker.publish(other, [b"1"], headers={"tenant": "acme"})
         eventually(lambda: len(seen) == 3)
     assert min(when for _, when in seen[1:]) - seen[0][1] > 1.8
-
-

@@ -28,9 +28,7 @@ def main(url: str, queue: str, group: str, record: str, limit: str, work: str) -
         write("end", message)
 
     tenants = {"*": Tenant(limit=Limit(concurrency, rate=rate, burst=burst, scope="group"))}
-    consumer = Consumer(
-        url, [queue], key="header:tenant", tenants=tenants, share_group=group, workers=4, prefetch=400
-    )
+    consumer = Consumer(url, [queue], key="header:tenant", tenants=tenants, share_group=group, workers=4, prefetch=400)
     with graceful(consumer.stop, [signal.SIGTERM]):
         # The file says that the process may be told to stop.
         descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -367,10 +367,11 @@ class Client(MessageSource, ConsumerEvents):
         self._failures.settle_many(messages, error)
 
     def throttle(self, slot: Hashable, seconds: float) -> None:
-        """Let a slot take no turns for so long: here, and in the group if there are limits of the group."""
+        """Let a slot take no turns for so long: here, and in the other processes of the share group, if there is one."""
         self.worker_queues.throttle(slot, seconds)
-        if self.group_limits is not None:
-            self.group_limits.throttle(slot, seconds)
+        group = self.group_limits or self.share_group
+        if group is not None:
+            group.throttle(slot, seconds)
 
     def look_at_wait(self, message: Message) -> None:
         """Look how long messages wait here, because one was handled slowly."""

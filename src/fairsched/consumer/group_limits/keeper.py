@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, KnownMember, Message
+from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, KnownMember, Message
 
 __all__ = ["Keeper"]
 

@@ -134,7 +134,9 @@ def decode(body: bytes) -> Message:
         grants=_table(said, "grants", _whole),
         recalls=_table(said, "recalls", _whole),
         buckets=_table(said, "buckets", _seconds),
-        bucket_recalls=[_text(one, "bucket_recalls") for one in _list(said.get("bucket_recalls", []), "bucket_recalls")],
+        bucket_recalls=[
+            _text(one, "bucket_recalls") for one in _list(said.get("bucket_recalls", []), "bucket_recalls")
+        ],
         forgotten=[_text(one, "forgotten") for one in _list(said.get("forgotten", []), "forgotten")],
     )
 

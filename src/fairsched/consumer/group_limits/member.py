@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import logging
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.keeper import BEAT, Keeper
 from fairsched.consumer.group_limits.limit_message import NO_EPOCH, Epoch, Message
+from fairsched.consumer.sharing.share_message import slot_of
 from fairsched.errors import LONGEST_THROTTLE
 from fairsched.scheduling._fairqueue import FairQueue
 
@@ -110,8 +110,8 @@ class Member:
         if message.sender == self.holder.identity:
             return
         for name, seconds in message.buckets.items():
-            with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError, TypeError, KeyError):
-                self._fair.throttle(ast.literal_eval(name), min(seconds, LONGEST_THROTTLE))
+            with contextlib.suppress(ValueError, KeyError):
+                self._fair.throttle(slot_of(name), min(seconds, LONGEST_THROTTLE))
 
     def hear_as_keeper(self, message: Message, now: float) -> None:
         """Take a message that came by the keeper's queue, which the broker delivers to one process."""

@@ -160,7 +160,9 @@ class FailurePolicy:
     def _give_up_for_now(self, message: Message, error: Exception) -> None:
         """Let the slot of a message take no turns for as long as its handler said, then return the message."""
         assert isinstance(error, Throttled)
-        _log.debug("message %d of queue %r returns: %s for %r", message.delivery_tag, message.queue, error, message.slot)
+        _log.debug(
+            "message %d of queue %r returns: %s for %r", message.delivery_tag, message.queue, error, message.slot
+        )
         try:
             self._throttle(message.slot, error.seconds)  # first: the message may come again at once
         finally:
