@@ -242,14 +242,20 @@ class ConsumerCollector(Collector):
             memory.add_tenants(slots, stats, families)
         memory.add_limits(client, families)
         memory.add_share_group(client, families)
-        if (group := client.group_limits) is not None:
-            figures = group.figures()
-            families["fairsched_group_limits_connected"].add_metric((), group.connected)
-            families["fairsched_group_limits_keeper"].add_metric((), figures["keeper"])
-            families["fairsched_group_limits_permits"].add_metric((), figures["permits"])
+        _add_group_limits(client, families)
         if (registry := client.lane_registry) is not None:
             families["fairsched_lane_registry_connected"].add_metric((), registry.connected)
             families["fairsched_own_lanes"].add_metric((), sum(registry.counts().values()))
+
+
+def _add_group_limits(client: Client, families: Mapping[str, Any]) -> None:
+    """Add what this consumer has of limits of its group."""
+    group = client.group_limits
+    if group is not None:
+        figures = group.figures()
+        families["fairsched_group_limits_connected"].add_metric((), group.connected)
+        families["fairsched_group_limits_keeper"].add_metric((), figures["keeper"])
+        families["fairsched_group_limits_permits"].add_metric((), figures["permits"])
 
 
 class _Memory:

@@ -1,8 +1,8 @@
 """One permit, two members and two keepers, step by step: the order of grants, returns, reports and epochs.
 
-The second keeper takes over while the first one does not know it and goes on granting. Messages from a keeper to a member
-arrive in their order, at any time; so do those of a member. A member may be closed off from its connection once: then it
-loses what was on its way to it, and says anew what it holds.
+The second keeper takes over while the first one does not know it and goes on granting. Messages from a keeper to a
+member arrive in their order, at any time; so do those of a member. A member may lose its connection once: then it loses
+what was on its way to it, and says anew what it holds.
 """
 
 from __future__ import annotations

@@ -86,7 +86,8 @@ class World:
         return self.now - one.away
 
     def connect(self, one: Process) -> None:
-        assert one.alive and not one.queue
+        assert one.alive
+        assert not one.queue
         one.connections += 1
         one.queue = f"q{one.number}.{one.connections}"
         one.cut = False
@@ -126,6 +127,9 @@ class World:
             self.drop(one)
         one.alive = one.cut = False
         one.hand.clear()
+
+    def living(self) -> list[Process]:
+        return [one for one in self.processes if one.alive]
 
     # Messages ----------------------------------------------------------------------------------------------------
 

@@ -367,7 +367,7 @@ class Client(MessageSource, ConsumerEvents):
         self._failures.settle_many(messages, error)
 
     def throttle(self, slot: Hashable, seconds: float) -> None:
-        """Let a slot take no turns for so long: here, and in the other processes of the share group, if there is one."""
+        """Let a slot take no turns for so long: here, and in the other processes of the share group."""
         self.worker_queues.throttle(slot, seconds)
         group = self.group_limits or self.share_group
         if group is not None:

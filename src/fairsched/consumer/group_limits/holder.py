@@ -25,6 +25,9 @@ from fairsched.stats import PermitUse
 
 __all__ = ["Holder", "Slots"]
 
+#: Seconds for which a bucket stays here while there are messages for it and others wait. It is full later by what it is
+#: under way, so that this is long.
+BUCKET_SLICE = 2.0
 #: Other members that are remembered at most.
 MOST_PEERS = 10_000
 
@@ -51,6 +54,8 @@ class _Held:
     owed: int = 0
     #: Seconds, on the clock of the calls, when the bucket is full; None: it is not here.
     full_at: float | None = None
+    #: When the bucket came.
+    since: float = 0.0
     #: Whether the bucket is set in the slot.
     bucket_set: bool = False
     #: Messages served when the name was last swept.
@@ -105,7 +110,11 @@ class Holder:
         self._lease = lease
         self._slots, self._name_of, self._limit_of = slots, name_of, limit_of
         self._session, self._queue = 0, ""
+        #: Whether the keeper was told, by this connection, what is held.
+        self._reported = False
         self._held: dict[str, _Held] = {}
+        #: Names whose bucket others wait for.
+        self._recalled_buckets: set[str] = set()
         self._heard = -math.inf
         self._ask = self._message("ask")
 
@@ -114,12 +123,13 @@ class Holder:
     def joined(self, queue: str, now: float) -> None:
         """Note that this process has a connection, and a queue by which the keeper reaches it."""
         self._session += 1
-        self._queue = queue
+        self._queue, self._reported = queue, False
         self._ask = self._message("ask")
         self._heard = now
 
     def lost(self) -> None:
         """Begin no more messages: only permits of those in hand are kept, and are returned with each of them."""
+        self._recalled_buckets.clear()
         for name, one in list(self._held.items()):
             one.full_at, one.bucket_set = None, False
             use = self._slots.permit(one.slot, 0)
@@ -172,7 +182,7 @@ class Holder:
     def asked(self) -> Message | None:
         """Return what is to be said to the keeper; None: nothing."""
         found = self._ask
-        if self.epoch == NO_EPOCH or not (found.returns or found.wants or found.buckets):
+        if not self._reported or not (found.returns or found.wants or found.buckets):
             return None
         self._ask = self._message("ask")
         return found
@@ -193,18 +203,13 @@ class Holder:
             self.peers[message.sender] = _Peer(message.queue, message.session, now, message.lease, held)
 
     def hear_keeper(self, message: Message, now: float) -> bool:
-        """Take what a keeper says; return whether it is a new one, to which this process has to report."""
+        """Take what a keeper says; return whether this process has to report to it: it is new, or the connection is."""
         if message.epoch < self.epoch:
             return False
         self._heard = now
-        for identity in message.forgotten:
-            if identity != self.identity:
-                self.peers.pop(identity, None)
-        for identity, known in message.known.items():
-            if identity != self.identity and identity in self.peers:
-                self.peers[identity].held = dict(known.held)
-        if message.epoch > self.epoch:
-            self.epoch = message.epoch
+        self._hear_of_others(message)
+        if message.epoch > self.epoch or not self._reported:
+            self.epoch, self._reported = message.epoch, True
             return True
         for name, count in message.grants.items():
             self._granted(name, count, now)
@@ -212,9 +217,18 @@ class Holder:
             self._got_bucket(name, full_in, now)
         for name, count in message.recalls.items():
             self._recalled(name, count, now)
-        for name in message.bucket_recalls:
-            self._return_bucket(name, now)
+        self._recalled_buckets.update(message.bucket_recalls)
+        self.return_buckets(now)
         return False
+
+    def _hear_of_others(self, message: Message) -> None:
+        """Forget other members that the keeper has forgotten, and note what absent ones hold."""
+        for identity in message.forgotten:
+            if identity != self.identity:
+                self.peers.pop(identity, None)
+        for identity, known in message.known.items():
+            if identity != self.identity and identity in self.peers:
+                self.peers[identity].held = dict(known.held)
 
     def _granted(self, name: str, count: int, now: float) -> None:
         one = self._held.get(name)
@@ -229,8 +243,24 @@ class Holder:
         if one is None:
             self._ask.buckets[name] = full_in
             return
-        one.full_at, one.bucket_set = now + full_in, False
+        one.full_at, one.since, one.bucket_set = now + full_in, now, False
         self._set(name, one, now)
+
+    def return_buckets(self, now: float) -> bool:
+        """Return the buckets that others wait for and that are not needed here, or were here for a while.
+
+        Returns
+        -------
+        bool
+            Whether others wait for some that are still here.
+        """
+        for name in list(self._recalled_buckets):
+            one = self._held.get(name)
+            use = None if one is None or one.full_at is None else self._slots.permit_use(one.slot)
+            if use is None or one is None or not use.queued or now - one.since >= BUCKET_SLICE:
+                self._recalled_buckets.discard(name)
+                self._return_bucket(name, now)
+        return bool(self._recalled_buckets)
 
     def _recalled(self, name: str, count: int, now: float) -> None:
         one = self._held.get(name)
@@ -297,13 +327,14 @@ class Holder:
         one = self._held.get(name)
         if one is None or one.full_at is None:
             return
+        self._recalled_buckets.discard(name)
         use = self._slots.permit(one.slot, one.allowed) if one.bucket_set else None
         full_at = one.full_at if not one.bucket_set else now + (0.0 if use is None else use.full_in)
         one.full_at, one.bucket_set = None, False
         self._ask.buckets[name] = max(0.0, full_at - now)
 
     def sweep(self, now: float) -> None:
-        """Return what was not used since the last call, and keep the bucket only while the keeper is heard. O(names)."""
+        """Return what was not used since the last call; use the bucket only while the keeper is heard. O(names)."""
         for name, one in list(self._held.items()):
             use = self._slots.permit_use(one.slot)
             served = -1 if use is None else use.served

@@ -26,8 +26,8 @@ TAKEOVER = 2.0
 SILENT = 3.0
 #: Seconds in which a process that lost its connection, and was not silent before, returns if it lives.
 RETURN = 3.0
-#: Seconds for which permits, and a bucket, stay with a member while others wait.
-SLICE, BUCKET_SLICE = 0.25, 0.5
+#: Seconds for which permits stay with a member while others wait.
+SLICE = 0.25
 #: Seconds for which members are told that another is forgotten.
 TELL_FORGOTTEN = 10.0
 #: Members that a keeper knows at most.
@@ -61,7 +61,6 @@ class _Name:
     permits: Counter[str] = field(default_factory=Counter)
     #: Member that has the bucket; None: the keeper.
     bucket: str | None = None
-    bucket_since: float = 0.0
     bucket_recalled: bool = False
     #: Permits that members wait for, in the order in which they are served.
     waiting: dict[str, int] = field(default_factory=dict)
@@ -203,7 +202,7 @@ class Keeper:
                 found.permits[identity] = held.permits
                 found.since[identity] = now
             if held.full_in is not None:
-                found.bucket, found.bucket_since, found.bucket_recalled = identity, now, False
+                found.bucket, found.bucket_recalled = identity, False
                 found.full_at = now + held.full_in
         for other, known in message.known.items():
             self._learn(other, known, now)
@@ -247,11 +246,11 @@ class Keeper:
             for name, found in list(self._names.items()):
                 self._changed(name, found, now)
         for name in list(self._contended):
-            found = self._names.get(name)
-            if found is None or not (found.waiting or found.waiting_for_bucket):
+            contended = self._names.get(name)
+            if contended is None or not (contended.waiting or contended.waiting_for_bucket):
                 self._contended.discard(name)
             else:
-                self._recall(name, found, now)
+                self._recall(name, contended, now)
 
     def probe(self) -> None:
         """Have every member that is here hear of this keeper; a queue that is gone is noticed by this."""
@@ -325,16 +324,15 @@ class Keeper:
         if found.bucket is None and found.waiting_for_bucket:
             identity = next(iter(found.waiting_for_bucket))
             del found.waiting_for_bucket[identity]
-            found.bucket, found.bucket_since, found.bucket_recalled = identity, now, False
+            found.bucket, found.bucket_recalled = identity, False
             self._to(self._members[identity].queue).buckets[name] = max(0.0, found.full_at - now)
 
     def _recall(self, name: str, found: _Name, now: float) -> None:
         """Ask for permits of those that have more than their part, or have had them for a while; and for the bucket."""
         holder = found.bucket
-        if found.waiting_for_bucket and holder is not None and not found.bucket_recalled:
-            if now - found.bucket_since >= BUCKET_SLICE and self._is_here(holder):
-                found.bucket_recalled = True
-                self._to(self._members[holder].queue).bucket_recalls.append(name)
+        if found.waiting_for_bucket and holder is not None and not found.bucket_recalled and self._is_here(holder):
+            found.bucket_recalled = True
+            self._to(self._members[holder].queue).bucket_recalls.append(name)
         if not found.waiting:
             return
         present = [identity for identity in found.permits if self._is_here(identity)]
@@ -390,8 +388,8 @@ class Keeper:
         self._clear(identity, now)
         self._members.pop(identity, None)
         self._forgotten[identity] = now
-        for name, found in list(self._names.items()):
-            self._changed(name, found, now)
+        for name, holds in list(self._names.items()):
+            self._changed(name, holds, now)
 
     def _to(self, queue: str) -> Message:
         """Return the message that will be sent to a member."""

@@ -21,6 +21,10 @@ _log = logging.getLogger(__name__)
 BEATS, ASKS, NEWS = "beat", "ask", "news"
 
 
+#: Seconds between two looks whether a bucket is still needed that others wait for.
+BUCKET_LOOK = 0.02
+
+
 class Member:
     """Takes what a process hears, and says what follows.
 
@@ -55,6 +59,7 @@ class Member:
         self.keeper: Keeper | None = None
         self._group, self._fair, self._say, self._send = group, fair, say, send
         self._beat_at = self._sweep_at = 0.0
+        self._buckets_wait = False
 
     def joined(self, queue: str, now: float) -> None:
         """Note that this process has a connection, and a queue by which it is reached."""
@@ -69,12 +74,15 @@ class Member:
     def wait(self, now: float) -> float:
         """Return the seconds until `step` has something to do although nothing is heard."""
         due = min(self._beat_at, self._sweep_at) - now
+        if self._buckets_wait:
+            due = min(due, BUCKET_LOOK)
         return max(0.0, due if self.keeper is None else min(due, self.keeper.wait()))
 
     def step(self, short: bool, now: float) -> None:
         """Do what is due; `short`: slots may be short of permits."""
         if short:
             self.holder.short(self._fair.short_of_permits(), now)
+        self._buckets_wait = self.holder.return_buckets(now)
         if now >= self._sweep_at:
             self.holder.sweep(now)
             self._sweep_at = now + BEAT
