@@ -107,9 +107,9 @@ def publish(broker: Broker, queue: str, count: int, tenants: int) -> None:
 def test_killed_processes_never_exceed_the_limit_and_lose_nothing(
     broker: Node, new_queue: Declare, tmp_path: Path
 ) -> None:
-    queue, count = new_queue("limited"), 150 * int(SECONDS)
+    queue, count = new_queue("limited"), 300 * int(SECONDS)
     publish(broker, queue, count, TENANTS)
-    with Crew(tmp_path, queue, "2,,", 0.01) as crew:
+    with Crew(tmp_path, queue, "2,,", 0.1) as crew:
         for _ in range(PROCESSES):
             crew.begin(broker.url)
         eventually(crew.begun)
@@ -124,7 +124,7 @@ def test_killed_processes_never_exceed_the_limit_and_lose_nothing(
 
 
 def test_a_restarted_broker_frees_no_permits(mortal: Broker, tmp_path: Path) -> None:
-    mortal.declare("limited", durable=True)
+    mortal.declare("limited")
     publish(mortal, "limited", 600, 5)
     with Crew(tmp_path, "limited", "2,,", 0.1) as crew:
         for _ in range(3):
