@@ -5,19 +5,22 @@ One queue, a worker of two processes or threads, jobs of 10 ms. One tenant has s
 jobs a second in all.
 
 With lanes, the flood is longer than any window and its tasks do nothing. A relay has moved it before the worker starts,
-and moves the tasks of the others when they come: their waits include that.
+and moves the tasks of the others when they come: their waits include that. Tasks a second are compared in shorter
+floods, which alternate.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 from interleave import record
 from support.frameworks import Jobs
@@ -30,6 +33,7 @@ from fairsched.lanes.relay import Relay
 
 FLOOD, QUIET, BUSY, WINDOW, ROUNDS = 1500, 99, 0.01, 4000, 3
 LONG_FLOOD, LONG_ROUNDS = 100_000, 1
+PACE_FLOOD, PACE_ROUNDS = 15_000, 5
 WAYS: dict[str, dict[str, Any] | None] = {"stock": None, "fair": {"key": "option:tenant"}}
 _numbers = itertools.count()
 
@@ -39,6 +43,13 @@ class Run(NamedTuple):
 
     wait: float
     rate: float
+
+
+class Pace(NamedTuple):
+    """Tasks a second, and processor time of the worker and its processes for each."""
+
+    rate: float
+    seconds: float
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +104,7 @@ def test_quiet_tenants_under_a_flood(benchmark: Any, node: Node, tmp_path: Path,
     benchmark.pedantic(flooded, args=(framework, node, tmp_path / "timed", WAYS["fair"]), rounds=1)
 
 
-def flood(url: str, jobs: Jobs, queue: str) -> None:
+def flood(url: str, jobs: Jobs, queue: str, length: int) -> None:
     """Fill a queue with copies of one task, each with an id of its own: faster than Celery sends them."""
     jobs.send(f"send({queue!r}, 'flood', 0, 'flood')")
     with Consumer(url, [queue]) as consumer:
@@ -101,7 +112,7 @@ def flood(url: str, jobs: Jobs, queue: str) -> None:
         template.ack()
     properties = template.properties
     with Publisher(url) as publisher:
-        for _ in range(LONG_FLOOD):
+        for _ in range(length):
             one = str(uuid.uuid4())
             publisher.publish(
                 template.body, queue, headers={**properties.headers, "id": one, "root_id": one}, correlation_id=one,
@@ -109,51 +120,91 @@ def flood(url: str, jobs: Jobs, queue: str) -> None:
             )  # fmt: skip
 
 
-def flooded_for_long(node: Node, done: Path, way: str) -> Run:
-    """Run a worker of Celery's through the long flood."""
+@contextmanager
+def behind_flood(node: Node, done: Path, way: str, length: int) -> Iterator[tuple[Jobs, str, psutil.Process]]:
+    """Send a flood, move it to lanes if these are wanted, and run a worker of Celery's: its jobs, queue and process."""
     lanes = Lanes(f"long-flood-{next(_numbers)}", key="header:tenant")
     shares = {"lanes": {"name": lanes.name, "key": lanes.key}} if way == "lanes" else None
     jobs = Jobs("celery", node.url, [lanes.name], done, shares, 8)
-    flood(node.url, jobs, lanes.name)
+    flood(node.url, jobs, lanes.name, length)
     with ExitStack() as stack:
         if shares:
             relay = Relay(node.url, lanes)
             stack.enter_context(running(relay))
-            eventually(lambda: relay.stats()["moved"] == LONG_FLOOD, 300)
-        stack.enter_context(jobs.worker())
-        eventually(lambda: done.read_bytes().count(b"\n") >= 50, 120, every=0.1)
+            eventually(lambda: relay.stats()["moved"] == length, 300)
+        yield jobs, lanes.name, psutil.Process(stack.enter_context(jobs.worker()).pid)
+
+
+def flooded_for_long(node: Node, done: Path, way: str) -> float:
+    """Return how long quiet tenants wait behind the long flood, 99th percentile."""
+    with behind_flood(node, done, way, LONG_FLOOD) as (jobs, queue, _):
+        eventually(lambda: ended(done) >= 50, 120, every=0.1)
         jobs.send(
             f"import time\nfor tenant in range({QUIET}):\n"
-            f"    send({lanes.name!r}, str(time.time()), 0, str(tenant)); time.sleep(0.02)"
+            f"    send({queue!r}, str(time.time()), 0, str(tenant)); time.sleep(0.02)"
         )
-        eventually(lambda: done.read_bytes().count(b"\n") == LONG_FLOOD + QUIET, 900, every=1)
-    begun = jobs.begun()
-    waits = sorted(began - float(name) for name, began in begun if name != "flood")
-    return Run(waits[int(0.99 * len(waits))], len(begun) / (begun[-1][1] - begun[0][1]))
+        eventually(lambda: ended(done) == LONG_FLOOD + QUIET, 900, every=1)
+    waits = sorted(began - float(name) for name, began in jobs.begun() if name != "flood")
+    return waits[int(0.99 * len(waits))]
+
+
+def paced(node: Node, done: Path, way: str) -> Pace:
+    """Return the pace of a worker in the middle of a flood."""
+    with behind_flood(node, done, way, PACE_FLOOD) as (_, _, worker):
+        eventually(lambda: ended(done) >= PACE_FLOOD // 10, 120, every=0.05)
+        first, seconds, since = ended(done), busy(worker), time.perf_counter()
+        eventually(lambda: ended(done) >= 9 * PACE_FLOOD // 10, 300, every=0.05)
+        count, elapsed = ended(done) - first, time.perf_counter() - since
+        return Pace(count / elapsed, (busy(worker) - seconds) / count)
+
+
+def ended(done: Path) -> int:
+    """Return how many jobs have ended."""
+    return done.read_bytes().count(b"\n")
+
+
+def busy(worker: psutil.Process) -> float:
+    """Return the processor time of a worker and its processes, in seconds."""
+    times = [process.cpu_times() for process in (worker, *worker.children())]
+    return sum(each.user + each.system for each in times)
 
 
 @pytest.mark.timeout(3600)
 def test_quiet_tenants_under_a_long_flood(benchmark: Any, node: Node, tmp_path: Path) -> None:
-    """Waits of 99 quiet tenants, and all tasks a second, with lanes and without."""
-    runs: dict[str, list[Run]] = {"stock": [], "lanes": []}
+    """Waits of 99 quiet tenants, with lanes and without."""
+    waits: dict[str, list[float]] = {"stock": [], "lanes": []}
     for number in range(LONG_ROUNDS):
-        for way, found in runs.items():
+        for way, found in waits.items():
             found.append(flooded_for_long(node, tmp_path / f"{way}-{number}", way))
-    wait = {way: statistics.median(run.wait for run in found) for way, found in runs.items()}
-    rate = {way: statistics.median(run.rate for run in found) for way, found in runs.items()}
+    wait = {way: statistics.median(found) for way, found in waits.items()}
+    what = "celery: wait of quiet tenants after 100 000 tasks, 99th percentile, stock : lanes"
+    record(
+        benchmark,
+        {what: (wait["stock"] / wait["lanes"], ">=", 100)},
+        stock_wait_s=wait["stock"],
+        lanes_wait_s=wait["lanes"],
+    )
+    benchmark.pedantic(lambda: None, rounds=1)
+
+
+@pytest.mark.timeout(3600)
+def test_pace_under_a_long_flood(benchmark: Any, node: Node, tmp_path: Path) -> None:
+    """All tasks a second, and processor time for each, with lanes and without."""
+    paces: dict[str, list[Pace]] = {"stock": [], "lanes": []}
+    for number in range(PACE_ROUNDS):
+        for way, found in paces.items():
+            found.append(paced(node, tmp_path / f"pace-{way}-{number}", way))
+    rate = {way: statistics.median(pace.rate for pace in found) for way, found in paces.items()}
+    seconds = {way: statistics.median(pace.seconds for pace in found) for way, found in paces.items()}
     record(
         benchmark,
         {
-            "celery: wait of quiet tenants after 100 000 tasks, 99th percentile, stock : lanes": (
-                wait["stock"] / wait["lanes"],
-                ">=",
-                100,
-            ),
             "celery: tasks a second, lanes : stock": (rate["lanes"] / rate["stock"], ">=", 0.95),
+            "celery: processor time a task, lanes : stock": (seconds["lanes"] / seconds["stock"], "<=", 1.1),
         },
-        stock_wait_s=wait["stock"],
-        lanes_wait_s=wait["lanes"],
         stock_tasks_s=rate["stock"],
         lanes_tasks_s=rate["lanes"],
+        stock_processor_s=seconds["stock"],
+        lanes_processor_s=seconds["lanes"],
     )
     benchmark.pedantic(lambda: None, rounds=1)

@@ -27,6 +27,7 @@ from fairsched.consumer.handling.failures import call_async
 from fairsched.consumer.handling.handler_thread import HandlerThread
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
+from fairsched.consumer.uninterrupted import uninterrupted
 from fairsched.delivery.handlers import is_coroutine_handler
 from fairsched.errors import ShutDown
 from fairsched.publisher.asynchronous import Publisher, check_loop
@@ -445,7 +446,8 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         """
         one = queue if isinstance(queue, Queue) else Queue(queue)
         self._client.settings.check_no_lane(one.name)
-        await asyncio.wrap_future(self._client.add_queues({one.name: one})[one.name])
+        added = uninterrupted(lambda: self._client.add_queues({one.name: one}))
+        await asyncio.wrap_future(added[one.name])
 
     async def remove_queue(self, queue: str) -> None:
         """Stop consuming a queue, and forget it, as `fairsched.Consumer.remove_queue` does.
@@ -453,7 +455,7 @@ class Consumer(BatchMethods[AsyncIterator[MessageBatch], AsyncIterator[ArrowBatc
         Cancelling the call does not undo it.
         """
         self._client.settings.check_no_lane(queue)
-        await asyncio.wrap_future(self._client.begin_removal(queue))
+        await asyncio.wrap_future(uninterrupted(lambda: self._client.begin_removal(queue)))
 
     def pause(self, queue: str) -> None:
         """Stop consuming a queue until `resume`, as `fairsched.Consumer.pause` does."""

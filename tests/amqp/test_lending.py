@@ -330,6 +330,25 @@ def test_settlements_that_were_taken_and_cannot_be_sent_end_the_connection(monke
         reach(lambda: source.settlements.send() or not source.running)
 
 
+def test_settlements_of_another_connection_are_left_to_the_io_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    with lent(channels=2) as (source, theirs):
+        found = borrow(source, theirs)
+        theirs.sendall(more(source, 2))
+        found.append(take(source))
+        ours, other = source.sinks[1], source.sinks[2]
+        other.number = 0
+        source.policy.count(0, 1 << 30)  # so that nothing leaves before it is told to
+        monkeypatch.setattr(source, "send", lambda: None)  # the I/O thread's own
+        asked: list[bool] = []
+        source.asked = lambda: asked.append(source.settlements.waiting)
+        for message in found:
+            assert message.ack()
+        # At any one moment the I/O thread may be awake, and have the connection itself.
+        reach(lambda: source.settlements.send() or not ours.unsettled)
+        assert (other.unsettled, source.settlements.waiting, asked[:1]) == (1, True, [True])
+        assert source.settlements.take_unsent() == [other]
+
+
 def test_a_thread_interrupted_while_waking_the_loop_may_wake_it() -> None:
     with lent() as (source, _):
         poller = source.loop._poller

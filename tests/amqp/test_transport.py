@@ -161,16 +161,27 @@ def test_a_broken_frame_end_is_pikas_error(which: int) -> None:
 def test_writes_are_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
     monkeypatch.setattr("pika.SelectConnection._adapter_emit_data", lambda self, data: sent.append(data))
-    monkeypatch.setattr("pika.SelectConnection.is_open", True)
+    monkeypatch.setattr("pika.SelectConnection.is_closed", False)
     wire = Wire()
     wire._adapter_emit_data(b"a")
     with wire:
         wire._adapter_emit_data(b"b")
-        wire._adapter_emit_data(b"c")
+        with wire:
+            wire._adapter_emit_data(b"c")
         assert sent == [b"a"]
     with wire:
         pass
     assert sent == [b"a", b"bc"]
+
+
+def test_what_one_read_has_sent_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bytes] = []
+    monkeypatch.setattr("pika.SelectConnection._adapter_emit_data", lambda self, data: sent.append(data))
+    monkeypatch.setattr("pika.SelectConnection.is_closed", False)
+    wire = Wire()
+    monkeypatch.setattr(wire, "_process_frame", lambda _frame: wire._adapter_emit_data(b"answer"))
+    wire._on_data_available(frame.Heartbeat().marshal() * 3)
+    assert sent == [b"answer" * 3]
 
 
 def test_the_receive_buffer_takes_a_window_of_messages_and_one_octet_is_read() -> None:

@@ -112,6 +112,14 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
     "time_limit": {"file": ("30s", 30.0), "environment": ("off", "off"), "argument": (0.5, 0.5)},
     "health_port": {"file": (8080, 8080), "environment": ("off", "off"), "argument": ("0", 0)},
     "metrics_port": {"file": (9191, 9191), "environment": ("off", "off"), "argument": ("0", 0)},
+    "queue_source": {
+        "file": (
+            {"pattern": "^a", "management": "http://h", "every": "10s", "weights": {"gold": 40, "*": 4}},
+            {"pattern": "^a", "management": "http://h", "every": 10.0, "weights": {"gold": 40, "*": 4}},
+        ),
+        "environment": ("function=a.b:c,every=1s", {"function": "a.b:c", "every": 1.0}),
+        "argument": ("queues.toml", {"file": "queues.toml"}),
+    },
     "control": {"file": ("/a", "/a"), "environment": ("off", "off"), "argument": ("c", "c")},
     "log_level": {"file": ("debug", "debug"), "environment": ("WARNING", "warning"), "argument": ("error", "error")},
 }

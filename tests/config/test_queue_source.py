@@ -9,6 +9,7 @@ import pytest
 
 from fairsched import App, ConfigurationError, Consumer, Queue, QueueSource
 from fairsched.config.queue_source import without_source
+from fairsched.config.settings import Settings
 from fairsched.consumer.settings import ConsumerSettings
 
 URL = "amqp://guest:guest@localhost/"
@@ -106,3 +107,123 @@ def test_an_app_has_one_source() -> None:
         app.consumer(QueueSource(list))
     with pytest.raises(TypeError, match=r"pass weight to QueueSource\(...\)"):
         app.consumer(QueueSource(list), weight=2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "found"),
+    [
+        ({"gold": 40, "^a": 7, "*": 4}, {"a.gold": 40, "a.b": 7, "c": 4}),
+        ({"gold": 40}, {"a.gold": 40, "a.b": 1, "c": 1}),
+        (len, {"a.gold": 6, "a.b": 3, "c": 1}),
+    ],
+    ids=["others", "none", "function"],
+)
+def test_queues_without_a_weight_have_that_of_a_rule(weights: Any, found: dict[str, int]) -> None:
+    queues = answered(QueueSource(lambda: [*found], weights=weights))
+    assert {name: queue.weight for name, queue in queues.items()} == found
+    tables = answered(QueueSource(lambda: {name: {"prefetch": 5} for name in found}, weights=weights))
+    assert {name: (queue.weight, queue.prefetch) for name, queue in tables.items()} == {
+        name: (weight, 5) for name, weight in found.items()
+    }
+    said = answered(QueueSource(lambda: {"a": 2, "b": {"weight": 3}}, weights=weights))
+    assert [queue.weight for queue in said.values()] == [2, 3]
+
+
+def test_a_queue_with_options_has_its_own_weight() -> None:
+    assert answered(QueueSource(lambda: [Queue("a"), "b"], weights={"*": 9})) == {
+        "a": Queue("a"),
+        "b": Queue("b", weight=9),
+    }
+
+
+@pytest.mark.parametrize(
+    ("weights", "rule"),
+    [
+        ({"[": 1}, "a name in weights must be a regular expression, got '\\['"),
+        ({"": 1}, "a name in weights must be a regular expression, got ''"),
+        ({5: 1}, "a name in weights must be a regular expression, got 5"),
+        ({"a": 0}, "weight of 'a' must be a whole number of at least 1, got 0"),
+        ({"*": "4"}, "weight of '\\*' must be a whole number of at least 1, got '4'"),
+        (4, "weights must be a mapping of regular expressions to weights, or a function, got 4"),
+    ],
+)
+def test_a_rule_that_is_none(weights: Any, rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule):
+        QueueSource(lambda: ["a"], weights=weights)
+
+
+@pytest.mark.parametrize("weight", [0, 1.5, None, True])
+def test_a_function_that_returns_no_weight(weight: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"weight of 'a' must be a whole number of at least 1, got {weight}"):
+        answered(QueueSource(lambda: ["a"], weights=lambda _name: weight))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (("[", "http://h"), "the pattern of a source of queues must be a regular expression, got '\\['"),
+        (("", "http://h"), "must be a regular expression, got ''"),
+        ((b"a", "http://h"), "must be a regular expression, got b'a'"),
+        (("a", "h:15672"), "management must be a URL such as"),
+        (("a", "ftp://h"), "management must be a URL such as"),
+        (("a", "http://"), "management must be a URL such as"),
+        (("a", "http://h?x=1"), "management must be a URL such as"),
+        (("a", None), "management must be a URL such as .*, got 'None'"),
+        (("a", "http://me:secret@h:port"), "management must be a URL such as"),
+    ],
+)
+def test_a_pattern_or_an_address_that_is_none(arguments: Any, rule: str) -> None:
+    with pytest.raises(ConfigurationError, match=rule) as found:
+        QueueSource.matching(*arguments)
+    assert "secret" not in str(found.value)
+
+
+@pytest.mark.parametrize("options", [{"timeout": 0}, {"timeout": True}, {"timeout": 601}, {"vhost": ""}, {"every": 0}])
+def test_an_option_of_a_pattern_out_of_bounds(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{next(iter(options))}.* must be"):
+        QueueSource.matching("a", "http://h", **options)
+
+
+def test_no_password_is_shown() -> None:
+    source = QueueSource.matching("^a", "https://me:secret@h/proxy/api/")
+    assert "secret" not in f"{source} {source!r}"
+    assert str(source) == "pattern '^a' at https://h:15671/proxy"
+
+
+@pytest.mark.parametrize(
+    ("table", "rule"),
+    [
+        ({}, "a source has one of file, pattern, function, got none of them"),
+        ({"file": "a", "function": "a:b"}, "a source has one of file, pattern, function, got file, function"),
+        ({"pattern": "a"}, "a pattern needs management"),
+        ({"pattern": "[", "management": "http://h"}, "must be a regular expression"),
+        ({"file": "a", "management": "http://h"}, "management is for a pattern, not for a file"),
+        ({"function": "a:b", "timeout": 3}, "timeout is for a pattern, not for a function"),
+        ({"function": "a.b"}, "function must be MODULE:FUNCTION"),
+        ({"file": ""}, "file must be text that is not empty"),
+        ({"file": "a", "every": "0s"}, "every must be a number of seconds"),
+        ({"file": "a", "weights": {"[": 1}}, "a name in weights must be a regular expression"),
+        ({"file": "a", "wieghts": {"a": 1}}, "unknown 'wieghts'"),
+        ({"pattern": "a", "management": "ftp://me:secret@h"}, "management must be a URL such as"),
+    ],
+)
+def test_a_table_that_is_no_source(table: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ConfigurationError, match="queue_source must be .*" + rule) as found:
+        Settings(queue_source=table)
+    assert "secret" not in str(found.value)
+
+
+def test_a_table_shows_no_password() -> None:
+    settings = Settings(queue_source={"pattern": "^a", "management": "http://me:secret@h"})
+    assert "secret" not in repr(settings)
+    assert settings.queue_source == {"pattern": "^a", "management": "http://me:secret@h"}
+
+
+def test_the_source_of_an_app_is_replaced() -> None:
+    app, replacement = App(URL), QueueSource(lambda: ["c"])
+    with pytest.raises(ConfigurationError, match="no handler for the queues of"):
+        app.make_consumer(source=replacement)
+    app.consumer("a")(print)
+    app.consumer(QueueSource(lambda: ["b"]))(print)
+    for queues in (None, ["a"]):
+        assert app.make_consumer(source=replacement, queues=queues)._client.settings.source is replacement

@@ -139,3 +139,21 @@ def test_after_a_pause_a_settlement_leaves_at_once() -> None:
     assert wire.acks.period == PERIOD
     wire.run(1)
     assert wire.writes == 1
+
+
+def test_what_is_here_and_the_windows_are_counted_without_a_look_at_idle_queues() -> None:
+    wire = Wire([10, 20, 30])
+    wire.acks.count(1 << 30, 1 << 30)  # so that nothing leaves before it is told to
+    assert (wire.settlements.count_here(), wire.settlements.window) == (60, 60)
+    for tag in range(1, 11):
+        wire.queues[0].settle(tag, wire.queues[0].ledger.ACK)
+    assert wire.settlements.count_here() == 60  # the broker has not heard of them
+    for found in wire.settlements.take_unsent():
+        found.flush()
+    assert wire.settlements.count_here() == 50
+    wire.queues[1].abandon()
+    wire.queues[1].abandon()
+    wire.queues[2].set_window(5, 4)
+    assert (wire.settlements.count_here(), wire.settlements.window) == (30, 15)
+    wire.deliver(wire.queues[0])  # once more, after it had nothing
+    assert wire.settlements.count_here() == 40

@@ -100,6 +100,17 @@ def test_prefetch_that_is_found_by_measuring_starts_small() -> None:
     assert ConsumerSettings(URL, ["q"], prefetch=10).target_delay is None
 
 
+@pytest.mark.parametrize("options", [{"exclusive": True}, {"offset": "first"}])
+def test_a_queue_with_one_consumer_has_a_window_that_stays(options: dict[str, Any]) -> None:
+    queue = Queue("q", prefetch=10, **options)
+    rule = f"{next(iter(options))} of queue 'q' cannot be combined with max_buffer_bytes=1000"
+    with pytest.raises(ConfigurationError, match=rule):
+        ConsumerSettings(URL, [queue], max_buffer_bytes=1000)
+    with pytest.raises(ConfigurationError, match=rule):
+        ConsumerSettings(URL, ["other"], max_buffer_bytes=1000).with_queues({"q": queue})
+    assert ConsumerSettings(URL, [queue]).windows == {"q": 10}
+
+
 def test_workers_in_pools() -> None:
     pools = [Pool(2), Pool(4, priority=10), Pool(1)]
     settings = ConsumerSettings(URL, ["q"], workers=iter(pools))

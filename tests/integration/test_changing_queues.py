@@ -554,6 +554,25 @@ class TestSources:
             eventually(lambda: consumer.state.consuming == {second: True})
         assert len([one for one in caplog.messages if "the queues stay as they are" in one]) == 1
 
+    def test_functions_that_are_made_anew_keep_their_queue(
+        self, broker: Node, new_queue: Declare, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first, asked, prefetch = new_queue(), 0, 5
+
+        def source() -> Any:
+            nonlocal asked
+            asked += 1
+            return [Queue(first, on_error=lambda message, _error: message.reject(), prefetch=prefetch)]
+
+        with caplog.at_level(logging.ERROR), Consumer(broker.url, QueueSource(source, every=0.01)) as consumer:
+            eventually(lambda: consumer.state.consuming == {first: True})
+            channel, before = consumer._client.io_thread.channels.by_queue[first], asked
+            eventually(lambda: asked > before + 5)
+            assert consumer._client.io_thread.channels.by_queue[first] is channel
+            prefetch = 7
+            eventually(lambda: consumer._client.windows().get(first) == 7, what="another option still counts")
+        assert len([one for one in caplog.messages if "makes another function" in one]) == 1
+
     def test_a_queue_that_does_not_exist_is_tried_again(self, broker: Node, new_queue: Declare) -> None:
         first, missing = new_queue(), unused()
         with Consumer(broker.url, QueueSource(lambda: [missing, first], every=0.02)) as consumer:

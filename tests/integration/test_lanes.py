@@ -22,7 +22,7 @@ import pytest
 from support.rabbitmq import Broker
 from support.waiting import eventually
 
-from fairsched import App, ConfigurationError, Consumer, Lanes, Retry, aio
+from fairsched import App, ConfigurationError, Consumer, Lanes, Queue, Retry, aio
 from fairsched.lanes import own_lanes, registry
 from fairsched.lanes.announcement import ACTIVE, CLOSE, GONE, KEPT, NEW, Announcement, encode
 from fairsched.metrics import ConsumerCollector
@@ -175,6 +175,16 @@ def test_the_window_of_a_lane_is_by_the_weight_of_its_tenant(broker: Broker, lan
         windows = worker.consumer._client.windows()
         # Of 100 in the proportion 10 : 2 : 2 : 2, and then 10 : 2 : 2 : 2 : 2; the buckets keep theirs.
         assert [windows[name] for name in (*found, *lanes.bucket_names)] == [71, 12, 50, 50]
+        worker.consumer.set_weight("a", 4)
+        # Now 4 : 2 : 2 : 2.
+        eventually(lambda: worker.consumer._client.windows()[found[0]] == 40)
+        windows = worker.consumer._client.windows()
+        assert [windows[name] for name in (found[1], *lanes.bucket_names)] == [12, 50, 50]
+        # The lane that is announced once more, and one that is found later, are consumed with the new weight.
+        producer.say(NEW, encode(Announcement(found[0], "a")))
+        client = worker.consumer._client
+        assert client.add_queues({found[0]: Queue(found[0], weight=10, retry=False)})[found[0]].done()
+        assert client.settings.weights[found[0]] == 4
 
 
 def test_lanes_are_found_again_by_another_worker(broker: Broker, lanes: Lanes) -> None:

@@ -26,41 +26,6 @@ def started_thread(call: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-class TestChannelsOfABroker:
-    """The broker allows fewer channels than there are queues."""
-
-    @pytest.fixture
-    def narrow(self, broker: Node) -> str:
-        return f"{broker.url}?channel_max=8"
-
-    @pytest.mark.parametrize("declared", [None, True], ids=["existing", "declared"])
-    def test_queues_without_a_channel_are_refused_and_the_others_consumed(
-        self, broker: Node, narrow: str, declared: bool | None
-    ) -> None:
-        names = [f"many-{next(_numbers)}" for _ in range(600)]
-        if not declared:
-            for name in names[:8]:
-                broker.declare(name)
-        with Consumer(
-            narrow, QueueSource(lambda: [Queue(name, durable=declared) for name in names], every=0.05)
-        ) as one:
-            eventually(lambda: list(one.state.consuming.values()) == [True] * 7)
-            assert list(one.state.consuming) == names[:7]
-            with pytest.raises(ConfigurationError, match=f"'{names[9]}' needs another channel.*allows 8 on one"):
-                one.add_queue(names[9])
-            assert one.state.problem is None
-        broker.delete(*names[:8])
-
-    def test_a_channel_that_becomes_free_is_used(self, broker: Node, new_queue: Declare, narrow: str) -> None:
-        names = [new_queue() for _ in range(9)]
-        with Consumer(narrow, names[:7]) as consumer:
-            with pytest.raises(ConfigurationError, match="channel_max"):
-                consumer.add_queue(names[7])
-            consumer.remove_queue(names[0])
-            consumer.add_queue(names[8])
-            assert consumer.state.consuming == dict.fromkeys([*names[1:7], names[8]], True)
-
-
 class TestRemovals:
     def test_a_removal_revokes_additions_that_wait_for_an_earlier_one(self, broker: Node, new_queue: Declare) -> None:
         first, second = new_queue(), new_queue()

@@ -8,6 +8,7 @@ import functools
 import itertools
 import logging
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from typing import Any, Literal
 
 import pika
 import pytest
+from click.testing import CliRunner
 from support import retrying
 from support.declare import Declare
 from support.outcomes import Outcomes
@@ -27,6 +29,7 @@ from support.waiting import eventually
 from support.wiretables import Encoded, field, table
 
 from fairsched import App, ConfigurationError, Consumer, Retry, aio
+from fairsched.cli.group import cli
 from fairsched.consumer.handling import retries
 
 
@@ -482,16 +485,17 @@ def test_nothing_is_lost_with_the_broker(mortal: Node, caplog: pytest.LogCapture
 # The examples of the page ---------------------------------------------------------------------------------------------
 
 
-def examples() -> list[str]:
+def examples(language: str = "python") -> list[str]:
     page = (Path(__file__).parents[2] / "docs/howto/retries.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 def test_the_app_of_the_page_and_how_dead_letters_are_moved(broker: Node) -> None:
     broker.delete("orders", "orders.dead-letter")
     broker.declare("orders")
     broker.publish("orders", numbered(3))
-    app_code, _, moving = examples()
+    app_code, _ = examples()
+    (moving,) = examples("sh")
     calls: Counter[bytes] = Counter()
 
     def charge(body: bytes) -> None:
@@ -507,7 +511,10 @@ def test_the_app_of_the_page_and_how_dead_letters_are_moved(broker: Node) -> Non
     names["app"].stop()
     thread.join(30)
     assert calls == {b"0": 5, b"1": 2, b"2": 5}
-    exec(moving, {"url": broker.url})
+    program, *arguments = shlex.split(moving)
+    assert program == "fairsched"
+    moved = CliRunner().invoke(cli, [*arguments, "--url", broker.url])
+    assert moved.exit_code == 0, moved.output
     assert broker.count("orders") == 2
     assert [found.headers.get("x-attempts") for _, found in letters(broker, "orders")] == [None, None]
 
@@ -516,7 +523,7 @@ def test_the_consumer_of_the_page(broker: Node) -> None:
     broker.delete("gold", "free", "failed")
     broker.declare("gold", "free")
     broker.publish("gold", numbered(3))
-    _, code, _ = examples()
+    _, code = examples()
 
     def handle(message: Any) -> None:
         if message.body == b"2":

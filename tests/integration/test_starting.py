@@ -12,7 +12,7 @@ from support.rabbitmq import Node, numbered
 from support.running import Running, consume
 from support.waiting import eventually
 
-from fairsched import ConfigurationError, ConnectionFailed, QueueNotFound, aio
+from fairsched import ConnectionFailed, QueueNotFound, aio
 from fairsched.consumer import Consumer
 
 
@@ -35,12 +35,6 @@ def test_a_wrong_password_fails_at_once_and_is_not_shown(broker: Node, caplog: p
 def test_an_unknown_virtual_host_fails_at_once(broker: Node) -> None:
     with pytest.raises(ConnectionFailed, match="nowhere"):
         Consumer(broker.url.replace("%2F", "nowhere"), ["q"]).run(lambda message: None)
-
-
-def test_more_queues_than_channels_is_an_error(broker: Node, new_queue: Declare) -> None:
-    queues = [new_queue("many") for _ in range(3)]
-    with pytest.raises(ConfigurationError, match=r"3 queues need 3 channels, but .* allows 2"):
-        Consumer(broker.url + "?channel_max=2", queues).run(lambda message: None)
 
 
 def test_no_broker_is_an_error_after_the_timeout(caplog: pytest.LogCaptureFixture) -> None:

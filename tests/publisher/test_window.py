@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fairsched.amqp._publishing import Confirmation, PublishWindow, awaited, encode_message, settled
+from fairsched.amqp._publishing import Confirmation, PublishWindow, are_confirmed, awaited, encode_message, settled
 from fairsched.errors import PublishFailed
 
 PLAIN = b"\0\0"
@@ -67,6 +67,27 @@ class Books(RuleBasedStateMachine):
             self.states.append("unconfirmed")
             self.waiting.append(number)
             found.add_done_callback(lambda _: self.told.append(number))
+
+    @rule(count=st.integers(0, 25))
+    def put_many(self, count: int) -> None:
+        first, wakes = len(self.confirmations), self.wakes
+        fitting = 0
+        for number in range(first, first + count):
+            data = encoded(number, self.longest)
+            if self._outstanding() and not (len(self._outstanding()) < 20 and self._size() + len(data) <= 1000):
+                break
+            self.waiting.append(number)
+            fitting += 1
+        numbers = range(first - 1, first + count)  # from the second on
+        found = self.window.put_many(
+            ["q"] * (count + 1), [PLAIN] * (count + 1), [body(number) for number in numbers], [None] * (count + 1), 1
+        )
+        assert len(found) == fitting
+        assert self.wakes - wakes <= 1
+        for number, one in enumerate(found, first):
+            self.confirmations.append(one)
+            self.states.append("unconfirmed")
+            one.add_done_callback(lambda _, number=number: self.told.append(number))
 
     def _size(self) -> int:
         return sum(len(encoded(number, self.longest)) for number in self._outstanding())
@@ -177,6 +198,63 @@ def test_it_is_woken_once_until_it_was_asked() -> None:
     found.output(10**6)
     found.put("", "q", PLAIN, b"", True)
     assert len(wakes) == 2
+
+
+def put_many(found: PublishWindow, properties: list[Any], bodies: list[Any], start: int = 0) -> list[Confirmation]:
+    return found.put_many(["q"] * len(bodies), properties, bodies, [None] * len(bodies), start)
+
+
+def test_many_messages_are_as_many_calls_but_one_wake() -> None:
+    wakes: list[None] = []
+    found = PublishWindow(100, 10**6, lambda: wakes.append(None))
+    assert len(put_many(found, [PLAIN] * 10, [body(number) for number in range(10)])) == 10
+    assert len(wakes) == 1
+    assert found.output(10**6) == b"".join(encoded(number, 4088) for number in range(10))
+
+
+@pytest.mark.parametrize("left", [None, bytes(5000), bytearray(PLAIN)])
+def test_many_messages_end_before_one_that_is_left_to_put(left: Any) -> None:
+    found = window()
+    properties = [PLAIN, PLAIN, left, PLAIN]
+    assert len(put_many(found, properties, [b""] * 4)) == 2
+    assert len(put_many(found, properties, [b""] * 4, 2)) == 0
+    assert len(put_many(found, properties, [b""] * 4, 3)) == 1
+    assert len(put_many(found, [PLAIN] * 2, [b"", bytearray(b"")])) == 1
+
+
+def test_many_messages_have_the_room_that_there_is() -> None:
+    found = window(messages=3)
+    assert len(put_many(found, [PLAIN] * 5, [b""] * 5)) == 3
+    found.queueing = True
+    found.output(10**6)
+    found.take_confirms(confirm(3, multiple=True), 0)
+    assert put_many(found, [PLAIN], [b""]) == []
+    found.queueing = False
+    found.close(PublishFailed("over"))
+    assert put_many(found, [PLAIN], [b""]) == []
+
+
+def test_many_messages_that_are_invalid_are_not_added() -> None:
+    found = window()
+    with pytest.raises(ValueError, match="same length, got 1, 2, 1 and 1"):
+        put_many(found, [PLAIN] * 2, [b""])
+    with pytest.raises(ValueError, match="start must be at least 0, got -1"):
+        put_many(found, [PLAIN], [b""], -1)
+    with pytest.raises(ValueError, match="routing_key"):
+        found.put_many(["q", "q" * 256], [PLAIN] * 2, [b""] * 2, [None] * 2)
+    assert found.unconfirmed == 0
+
+
+def test_all_are_confirmed_only_once_none_is_open_or_has_failed() -> None:
+    found = window()
+    ones = put_many(found, [PLAIN] * 3, [b""] * 3)
+    found.output(10**6)
+    found.take_confirms(confirm(2, multiple=True), 0)
+    assert are_confirmed([])
+    assert are_confirmed(ones[:2])
+    assert not are_confirmed(ones)
+    found.take_confirms(confirm(3, refused=True), 0)
+    assert not are_confirmed(ones)
 
 
 def test_one_message_may_be_longer_than_the_window() -> None:

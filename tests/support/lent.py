@@ -19,6 +19,7 @@ from support.deliveries import Broker, Channel, Source
 from support.waiting import SOON
 
 from fairsched.amqp import lending
+from fairsched.amqp.pacing import Pace
 from fairsched.amqp.transport import Transport
 from fairsched.delivery._ackpolicy import PERIOD
 from fairsched.delivery._delivery import HeaderKey
@@ -86,6 +87,7 @@ class LentSource(Source):
 
     def __init__(self, bodies: list[bytes], channels: int = 1, window: int = 100, key: HeaderKey | None = None) -> None:
         self.loop = IOLoop()
+        self.pace = Pace(lambda: (0, 0))
         self.lost: Callable[[], object] = lambda: None
         self.quick = True
         self.connections = 0
@@ -94,7 +96,7 @@ class LentSource(Source):
         self.on_wake = self.wake
         self.wakes = 0
         self.asked = lambda: self.loop.add_callback_threadsafe(self.send)
-        lending.lend(self.loop, self.lent, lambda: (self.wire.flowing, self.quick and self.wire.whole))
+        lending.lend(self.loop, self.lent, lambda: (self.wire.flowing, self.quick and self.wire.whole), self.pace)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     @property

@@ -104,6 +104,21 @@ cdef inline bint has_head(bytes data, const uint8_t* head, int64_t size):
     return publish_frame(text) == size and memcmp(text, head, size) == 0
 
 
+cdef int use_message(Content* c, exchange, routing_key, bytes properties, bint mandatory) except -1:
+    """Set all of a message but its body, whose objects stay the caller's; raise for an invalid name."""
+    use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
+    use_text(routing_key, "routing_key", &c.key, &c.key_size)
+    c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
+    c.properties_size = PyBytes_GET_SIZE(properties)
+    c.mandatory = mandatory
+    return 0
+
+
+cdef inline void use_body(Content* c, bytes body) noexcept:
+    c.body = <const uint8_t*> PyBytes_AS_STRING(body)
+    c.body_size = PyBytes_GET_SIZE(body)
+
+
 def encode_message(
     str exchange not None, str routing_key not None, bytes properties not None, bytes body not None, bint mandatory,
     int channel, int64_t longest,
@@ -147,14 +162,31 @@ def encode_message(
     cdef Content c
     if longest <= 0:
         raise ValueError(f"longest must be positive, got {longest}")
-    use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
-    use_text(routing_key, "routing_key", &c.key, &c.key_size)
-    c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
-    c.properties_size = PyBytes_GET_SIZE(properties)
-    c.body = <const uint8_t*> PyBytes_AS_STRING(body)
-    c.body_size = PyBytes_GET_SIZE(body)
-    c.mandatory = mandatory
+    use_message(&c, exchange, routing_key, properties, mandatory)
+    use_body(&c, body)
     return encoded_content(&c, channel, longest)
+
+
+def are_confirmed(list confirmations not None):
+    """are_confirmed(confirmations)
+    --
+
+    Return whether the broker has confirmed all messages.
+
+    Parameters
+    ----------
+    confirmations : list of Confirmation or LoopConfirmation
+        The messages.
+
+    Notes
+    -----
+    Complexity O(messages). Thread safety: any thread.
+    """
+    cdef _Outcome one
+    for one in confirmations:
+        if one.state != CONFIRMED:
+            return False
+    return True
 
 
 async def settled(_Outcome confirmation not None, seconds=None):
@@ -657,8 +689,8 @@ cdef class PublishWindow:
 
     Notes
     -----
-    Thread safety: `put`, `outstanding`, `take_failures` and the attributes may be used from any thread, and each is
-    atomic. The other methods are for the I/O thread, which alone settles. Complexity: O(1) per message.
+    Thread safety: `put`, `put_many`, `outstanding`, `take_failures` and the attributes may be used from any thread.
+    Each is atomic. The other methods are for the I/O thread, which alone settles. Complexity: O(1) per message.
     """
 
     cdef Window window
@@ -773,14 +805,9 @@ cdef class PublishWindow:
         cdef Py_buffer view
         if not self.has_room(0, in_turn):
             return None
-        use_text(exchange, "exchange", &c.exchange, &c.exchange_size)
-        use_text(routing_key, "routing_key", &c.key, &c.key_size)
-        c.properties = <const uint8_t*> PyBytes_AS_STRING(properties)
-        c.properties_size = PyBytes_GET_SIZE(properties)
-        c.mandatory = mandatory
+        use_message(&c, exchange, routing_key, properties, mandatory)
         if PyBytes_CheckExact(body):
-            c.body = <const uint8_t*> PyBytes_AS_STRING(<bytes> body)
-            c.body_size = PyBytes_GET_SIZE(<bytes> body)
+            use_body(&c, <bytes> body)
             return self.put_content(&c, tenant, in_turn)
         try:
             PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
@@ -794,25 +821,124 @@ cdef class PublishWindow:
         finally:
             PyBuffer_Release(&view)
 
-    cdef bint has_room(self, int64_t size, bint in_turn):
-        """Whether there is room for a message of `size` bytes."""
+    def put_many(
+        self, list routing_keys not None, list properties not None, list bodies not None, list tenants not None,
+        Py_ssize_t start=0,
+    ):
+        """put_many($self, routing_keys, properties, bodies, tenants, start=0)
+        --
+
+        Add messages in lanes: for the default exchange, and mandatory.
+
+        Parameters
+        ----------
+        routing_keys : list of str
+            The lane of each message.
+        properties : list of bytes or None
+            Its properties, as for `put`.
+        bodies : list of bytes
+            Its body.
+        tenants : list of object
+            As for `put`.
+        start : int
+            The first message to add, from 0.
+
+        Returns
+        -------
+        list of Confirmation or LoopConfirmation
+            Those of the messages from `start` on, up to the first one that is left to `put`: because there is no room
+            for it, its properties are None or too long, or its body is not bytes.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a routing key is invalid, or the lists differ in length; then nothing is added.
+        """
+        cdef Py_ssize_t i
+        cdef int64_t longest = self.longest, size = 0
+        cdef _Outcome one
+        cdef list made = []
+        if not len(routing_keys) == len(properties) == len(bodies) == len(tenants):
+            raise ValueError(
+                "routing_keys, properties, bodies and tenants must have the same length, got "
+                f"{len(routing_keys)}, {len(properties)}, {len(bodies)} and {len(tenants)}"
+            )
+        if start < 0:
+            raise ValueError(f"start must be at least 0, got {start}")
+        for i in range(start, len(routing_keys)):
+            if not self.has_room(size, False, len(made)):
+                break
+            one = self.in_lane(routing_keys[i], properties[i], bodies[i], tenants[i], longest)
+            if one is None:
+                break
+            size += PyBytes_GET_SIZE(one.data)
+            made.append(one)
+        return self.admit_many(made, longest)
+
+    cdef _Outcome in_lane(self, routing_key, properties, body, tenant, int64_t longest):
+        """Return an encoded message; None: it is left to `put`."""
+        cdef _Outcome found
+        cdef Content c
+        if type(properties) is not bytes or type(body) is not bytes:
+            return None
+        use_message(&c, "", routing_key, <bytes> properties, True)
+        use_body(&c, <bytes> body)
+        if CONTENT_HEAD + c.properties_size > longest:
+            return None
+        found = self.new_outcome(tenant)
+        found.data = encoded_content(&c, CHANNEL, longest)
+        return found
+
+    cdef list admit_many(self, list made, int64_t longest):
+        """Add encoded messages as far as there is room, and return these; wake the I/O thread once."""
+        cdef Admission admission = ADMITTED
+        cdef Py_ssize_t count = 0, length = len(made)
+        cdef bint wake
+        with cython.critical_section(self):
+            while count < length:
+                admission = self.admit(<_Outcome> made[count], longest, False)
+                if admission != ADMITTED:
+                    break
+                count += 1
+            wake = count > 0 and self.wakes()
+        if wake:
+            self.wake_once()
+        if admission == NO_MEMORY and count == 0:
+            raise MemoryError()
+        del made[count:]
+        return made
+
+    cdef bint has_room(self, int64_t size, bint in_turn, uint64_t before=0):
+        """Whether there is room for a message, after so many others; `size` is the sum of their bytes."""
         if self.closed or self.blocked or (self.queueing and not in_turn):
             return False
-        if self.window.outstanding == 0:
+        if self.window.outstanding + before == 0:
             return True
-        return self.window.outstanding < self.messages and self.window.size + size <= self.most
+        return self.window.outstanding + before < self.messages and self.window.size + size <= self.most
 
-    cdef _Outcome put_content(self, const Content* c, tenant, bint in_turn):
+    cdef _Outcome new_outcome(self, tenant):
         cdef _Outcome found
-        cdef Admission admission = OTHER_FRAMES
-        cdef int64_t longest = 0
-        cdef bint wake
         if self.shared.loop is None:
             found = Confirmation.__new__(Confirmation)
         else:
             found = LoopConfirmation.__new__(LoopConfirmation)
         found.shared = self.shared
         found.tenant = tenant
+        return found
+
+    cdef bint wakes(self):
+        """Whether the caller has to call `wake_once`, because it has added something; then no other caller has to."""
+        if self.waking == 0 and self.requested:
+            return False
+        self.requested = True
+        self.waking += 1
+        return True
+
+    cdef _Outcome put_content(self, const Content* c, tenant, bint in_turn):
+        cdef _Outcome found = self.new_outcome(tenant)
+        cdef Admission admission = OTHER_FRAMES
+        cdef int64_t longest = 0
+        cdef bint wake
         while admission == OTHER_FRAMES:
             longest = self.longest
             if CONTENT_HEAD + c.properties_size > longest:
@@ -824,10 +950,7 @@ cdef class PublishWindow:
             # From here on, nothing can run Python until the message has been added.
             with cython.critical_section(self):
                 admission = self.admit(found, longest, in_turn)
-                wake = admission == ADMITTED and (self.waking > 0 or not self.requested)
-                if wake:
-                    self.requested = True
-                    self.waking += 1
+                wake = admission == ADMITTED and self.wakes()
         if admission == NO_MEMORY:
             raise MemoryError()
         if wake:

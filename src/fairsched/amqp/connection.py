@@ -104,6 +104,10 @@ class Connection:
         self._wanted = True
         self._attempt()
 
+    def follow(self, other: Connection) -> None:
+        """Begin with the URL that another connection, of the same URLs, tried last."""
+        self._attempts = max(0, other._attempts - 1)
+
     def give_up(self) -> None:
         """Make no further attempt; an open connection stays."""
         self._wanted = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -70,17 +71,20 @@ class ConnectionThread(ABC):
     ) -> None:
         self._owner = owner
         self._loop = Loop()
-        self._connection = Connection(
+        self._new_connection = functools.partial(
+            Connection,
             self._loop,
             tuple(urls),
             fast,
-            connected=self._on_connected,
-            disconnected=self._on_disconnected,
-            refused=self._fail,
-            closed=self._loop.stop,
             blocked=self._on_blocked,
             kind=kind,
             name=connection_name,
+        )
+        self._connection = self._new_connection(
+            connected=self._on_connected,
+            disconnected=self._on_disconnected,
+            refused=self._fail,
+            closed=self._on_closed,
         )
         self._launched, self._ended = False, Flag()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -143,7 +147,7 @@ class ConnectionThread(ABC):
         except BaseException as error:  # SystemExit of a function of the user too, which would end a thread silently
             failure = error
         try:
-            self._connection.drop()
+            self._drop()
             self._finish(failure)
         finally:
             self._loop.close()
@@ -168,6 +172,14 @@ class ConnectionThread(ABC):
     @abstractmethod
     def _look(self) -> None:
         """Do what is to be done once a second."""
+
+    def _drop(self) -> None:
+        """Close the socket, since the loop has ended."""
+        self._connection.drop()
+
+    def _on_closed(self) -> None:
+        """End the loop: the connection is closed, as was asked for."""
+        self._loop.stop()
 
     def _close(self, longest: float) -> None:
         """Close the connection in good order, which may take so many seconds."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pika.adapters import select_connection
+from fairsched.amqp.pacing import PacedPoll, use_poll
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
+    from fairsched.amqp.pacing import Pace
     from fairsched.delivery._delivery import LentConnection
 
 
@@ -24,16 +24,18 @@ class LendingPoll:
         The connection.
     allowed : callable
         Returns whether other threads may send on the connection, and whether they may read from it.
+    pace : Pace
+        Of the I/O thread; the connection is lent while the thread rests, too.
 
     Notes
     -----
     Only the I/O thread may use it.
     """
 
-    def __init__(self, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]]) -> None:
+    def __init__(self, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]], pace: Pace) -> None:
         self._lent = lent
         self._allowed = allowed
-        self._poll = select.epoll()
+        self._poll = PacedPoll(pace)
         #: Events to wait for, by descriptor.
         self.events: dict[int, int] = {}
 
@@ -76,15 +78,13 @@ class LendingPoll:
         self._poll.close()
 
 
-def lend(loop: IOLoop, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]]) -> None:
+def lend(loop: IOLoop, lent: LentConnection, allowed: Callable[[], tuple[bool, bool]], pace: Pace) -> None:
     """Make a loop that is not running yet lend a connection while it waits, if it uses epoll."""
     poller: Any = getattr(loop, "_poller", None)
     # A signal handler or destructor may interrupt the thread here, settle a message, and wake the loop again.
     if hasattr(poller, "_waking_mutex"):
         poller._waking_mutex = threading.RLock()
-    kind = getattr(select_connection, "EPollPoller", None)
-    if kind is not None and type(poller) is kind and callable(getattr(poller, "_create_poller", None)):
-        poller._create_poller = lambda: LendingPoll(lent, allowed)
+    use_poll(loop, lambda: LendingPoll(lent, allowed, pace))
 
 
 def connect(loop: IOLoop, lent: LentConnection, transport: Any) -> None:

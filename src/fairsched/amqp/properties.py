@@ -14,7 +14,7 @@ from fairsched.amqp._properties import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import DecodingError
 
-__all__ = ["PROPERTY_NAMES", "ReceivedProperties", "decode"]
+__all__ = ["PROPERTY_NAMES", "ReceivedProperties", "decode", "read_encoded"]
 
 _ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Octets of a content header before the properties: class, weight, size of the body.
@@ -48,6 +48,33 @@ def decode(header: bytes) -> BasicProperties:
     if isinstance(headers, _Problem):
         return _WithoutHeaders(**{**found, "headers": None}, problem=headers)
     return BasicProperties(**found)
+
+
+def read_encoded(header: bytes) -> dict[str, Any]:
+    """Read the properties in a content header for a copy of the message: the headers stay encoded.
+
+    Parameters
+    ----------
+    header : bytes
+        Payload of the header's frame.
+
+    Returns
+    -------
+    dict of str to object
+        What `encode_properties` takes: the properties that are present, by name; text that is not valid UTF-8 is bytes,
+        and ``headers`` is an encoded table with its length.
+
+    Raises
+    ------
+    ValueError
+        If `header` is not a complete content header.
+    """
+    return read_properties(header, _ALL, _encoded_table, True)
+
+
+def _encoded_table(header: bytes, begin: int) -> tuple[bytes, int]:
+    end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
+    return header[begin:end], end
 
 
 class _Problem(str):

@@ -138,6 +138,8 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
     #: Channels on which pika has an incomplete content: bytes of the body that were announced, if known, and received.
     unfinished: dict[int, tuple[int | None, int]]
     _held: list[bytes] | None = None
+    #: How many blocks hold writes together, one in the other.
+    _holding = 0
     _shortcut = False
     _direct = False
     #: Bytes per read of the socket after `open_shortcut`; pika reads 4 KiB. Each call releases the GIL, and taking it
@@ -227,6 +229,11 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
                 found.close()
 
     def _on_data_available(self, data_in: bytes) -> None:
+        # When many channels are opened or closed, one read brings many answers, each of which has a next request sent.
+        with self:
+            self._read_data(data_in)
+
+    def _read_data(self, data_in: bytes) -> None:
         if not self._shortcut:
             super()._on_data_available(data_in)
             return
@@ -346,12 +353,17 @@ class Transport(pika.SelectConnection):  # type: ignore[misc,unused-ignore]
             self._transport._initiate_abort(error)  # type: ignore[union-attr,unused-ignore]
 
     def __enter__(self) -> Transport:
-        self._held = []
+        self._holding += 1
+        if self._held is None:
+            self._held = []
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._holding -= 1
+        if self._holding:
+            return
         held, self._held = self._held, None
-        if held and self.is_open:
+        if held and not self.is_closed:  # what opens or closes the connection is sent, too
             self._write(b"".join(held))

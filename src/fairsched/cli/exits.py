@@ -10,12 +10,13 @@ CONNECTION = 4
 APPLICATION = 5
 QUEUE_MISSING = 6
 PLACEMENT = 7
+LEFT = 8
 
 #: Shown at the end of the help of every command.
 EPILOG = (
     "Exit codes: 0 success, 1 the output cannot be written, 2 usage or configuration error, 3 import failed, 4 no "
     "broker or worker reached, or connection refused, 5 application failed, 6 queue not found, 7 the broker's "
-    "placement of keys differs."
+    "placement of keys differs, 8 some messages could not be moved."
 )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from fairsched.cli import exits
 from fairsched.consumer import App
@@ -44,19 +46,38 @@ def load_app(reference: str) -> App:
             f"the app must be given as MODULE:APP, such as workers.mail:app, got {reference!r}", exits.USAGE
         )
     module_name, _, attribute = reference.partition(":")
+    found = _attribute(module_name, attribute or "app")
+    if not isinstance(found, App):
+        raise exits.Failure(f"{reference!r} is not a fairsched.App but {type(found).__name__!r}", exits.IMPORT)
+    return found
+
+
+def load_function(reference: str) -> Callable[[], Any]:
+    """Import the function that ``MODULE:FUNCTION`` names, as `load_app` imports an app.
+
+    Raises
+    ------
+    Failure
+        With the exit code for imports, if the module cannot be imported, or has no such function.
+    """
+    module_name, _, attribute = reference.partition(":")
+    found = _attribute(module_name, attribute)
+    if not callable(found):
+        raise exits.Failure(f"{reference!r} is not a function but {type(found).__name__!r}", exits.IMPORT)
+    function: Callable[[], Any] = found
+    return function
+
+
+def _attribute(module_name: str, attribute: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     found = _module(module_name)
-    for name in (attribute or "app").split("."):
+    for name in attribute.split("."):
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise exits.Failure(
-                f"module {module_name!r} has no attribute {attribute or 'app'!r}", exits.IMPORT
-            ) from None
-    if not isinstance(found, App):
-        raise exits.Failure(f"{reference!r} is not a fairsched.App but {type(found).__name__!r}", exits.IMPORT)
+            raise exits.Failure(f"module {module_name!r} has no attribute {attribute!r}", exits.IMPORT) from None
     return found
 
 

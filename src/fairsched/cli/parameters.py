@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from fairsched.routing.bindingkey import weight_of
 # Generic only since click 8.2.
 if TYPE_CHECKING:
     _ParamType = click.ParamType[float]
-    _PairType = click.ParamType[tuple[str, str]]
+    _PairType = click.ParamType[tuple[str, Any]]
 else:
     _ParamType = _PairType = click.ParamType
 
@@ -46,23 +48,65 @@ class Duration(_ParamType):
         return seconds
 
 
-class BindingParameter(_PairType):
-    """A queue and its binding key: NAME=WEIGHT, split at the last equals sign."""
+class PairParameter(_PairType, ABC):
+    """A pair NAME=VALUE.
 
-    name = "binding"
+    One of the two may contain equals signs itself: the name if it is that of a queue, otherwise the value. So a pair
+    is split at the last equals sign if `named_freely`, and at the first one otherwise.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return queue and binding key, or fail with a message that says what is allowed."""
+    #: Whether the name may contain equals signs, and the value none.
+    named_freely: bool
+    #: What a pair consists of, with an example.
+    rule: str
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        """Return name and value, or fail with a message that says what is allowed."""
         if isinstance(value, tuple):
             return value
-        queue, separator, key = value.rpartition("=")
-        if not separator or not queue:
-            self.fail(f"must be a queue and its weight, such as orders=10, got {value!r}", param, ctx)
+        name, separator, text = value.rpartition("=") if self.named_freely else value.partition("=")
+        if not separator or not name:
+            self.fail(f"must be {self.rule}, got {value!r}", param, ctx)
         try:
-            weight_of(key)
+            return name, self.read(name, text)
         except ConfigurationError as error:
-            self.fail(f"{error} (queue {queue})", param, ctx)
-        return queue, key
+            self.fail(str(error), param, ctx)
+
+    @abstractmethod
+    def read(self, name: str, text: str) -> Any:
+        """Return the value that the text of a name stands for; raise ConfigurationError if it stands for none."""
+
+
+class BindingParameter(PairParameter):
+    """A queue and its binding key: NAME=WEIGHT."""
+
+    name = "binding"
+    named_freely = True
+    rule = "a queue and its weight, such as orders=10"
+
+    def read(self, name: str, text: str) -> str:
+        """Return a binding key, which must be a weight."""
+        try:
+            weight_of(text)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error} (queue {name})") from None
+        return text
+
+
+class ArgumentParameter(PairParameter):
+    """An argument of a queue: NAME=VALUE, where a value that is no JSON is text."""
+
+    name = "argument"
+    named_freely = False
+    rule = "a name and a value, such as x-queue-type=quorum"
+
+    def read(self, _name: str, text: str) -> Any:
+        """Return a number, flag, list or table if the text is JSON for one, else the text."""
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = text
+        return text if isinstance(found, float | None) else found
 
 
 def check_picture(path: Path) -> None:

@@ -78,11 +78,11 @@ class Reload:
         if consumer is None:
             return {}
         running = consumer._client.settings
-        selected, source = without_source(self._app._selected(found.queues or self._app.options.get("queues")))
+        selected, _ = without_source(self._app._selected(found.queues or self._app.options.get("queues")))
         queues, _ = ({}, ()) if selected is None else queues_and_lanes(selected, running.others.weight or 1)
         wanted = {name: queue.weight for name, queue in queues.items()}
         added, removed = sorted(wanted.keys() - running.weights.keys()), sorted(running.weights.keys() - wanted.keys())
-        if source is not None:  # which has them removed
+        if running.source is not None:  # which has them removed
             removed = []
         if added or removed:
             _log.warning("SIGHUP: without effect until the next start: queues %s", ", ".join([*added, *removed]))

@@ -416,8 +416,17 @@ CONTROL = Option(
     "Unix socket on which fairsched run answers fairsched top, explain and control. Only the worker's user and root "
     "can open it; a client may change weights and pause queues.",
 )
+QUEUE_SOURCE = Option(
+    "queue_source",
+    values.SOURCE,
+    None,
+    "that of the app",
+    "FILE|NAME=VALUE,...|JSON",
+    "Which further queues to consume, asked again and again: a file, a function, or a pattern at the management API. "
+    f"Names: {', '.join(values._SOURCE)}.",
+)
 #: The options of the command line only, by name.
-COMMAND_OPTIONS = {option.name: option for option in (LOG_LEVEL, HEALTH_PORT, METRICS_PORT, CONTROL)}
+COMMAND_OPTIONS = {option.name: option for option in (QUEUE_SOURCE, LOG_LEVEL, HEALTH_PORT, METRICS_PORT, CONTROL)}
 
 #: All options by name.
 OPTIONS: dict[str, Option] = {

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from fairsched.config.file import parse_toml
+from fairsched.config.queue_pattern import QueuePattern
 from fairsched.config.queues import Queue, as_queues
+from fairsched.config.weight_rules import WeightRules
 from fairsched.errors import ConfigurationError
 
 #: How often a source is asked, in seconds, at most and by default.
@@ -19,17 +21,21 @@ MOST_OFTEN, USUAL = 0.01, 5.0
 
 @dataclass(frozen=True, slots=True)
 class QueueSource:
-    """Queues that come and go: a function or a file that says which queues to consume.
+    """Queues that come and go: a function, a file or a pattern says which queues to consume.
 
     Parameters
     ----------
-    source : callable or Path
+    source : callable, Path or QueuePattern
         A function without parameters, or for `fairsched.aio.Consumer` also a coroutine function; or the path of a file:
         JSON, or TOML if its name ends in ``.toml``, with the queues under ``queues``. Either gives what `Consumer`
         takes as `queues`: a mapping of names to weights or to mappings of the parameters of `Queue`, or a collection of
-        names (and of `Queue` objects).
+        names (and of `Queue` objects). For a pattern, use `matching`.
     every : float
         Seconds between two questions, at least 0.01.
+    weights : mapping of str to int, or callable, optional
+        Weights of queues for which the answer has none: regular expressions with weights, of which the first one that
+        is found in the name counts, and ``"*"`` with the weight of all others, 1 by default; or a function that returns
+        the weight of a name.
 
     Raises
     ------
@@ -53,19 +59,69 @@ class QueueSource:
     ['free', 'gold']
     """
 
-    source: Callable[[], Any] | Path
+    source: Callable[[], Any] | Path | QueuePattern
     every: float = USUAL
+    weights: Mapping[str, int] | Callable[[str], int] | None = None
 
     def __post_init__(self) -> None:
-        if not (callable(self.source) or isinstance(self.source, Path)):
+        if not (callable(self.source) or isinstance(self.source, Path | QueuePattern)):
             raise ConfigurationError(f"a source of queues must be a function or a pathlib.Path, got {self.source!r}")
         number = isinstance(self.every, int | float) and not isinstance(self.every, bool)
         if not (number and MOST_OFTEN <= self.every <= 86_400):
             raise ConfigurationError(
                 f"every must be a number of seconds from {MOST_OFTEN} to 86400, got {self.every!r}"
             )
+        if self.weights is not None:
+            object.__setattr__(self, "weights", WeightRules(self.weights).rules)
+
+    @classmethod
+    def matching(
+        cls,
+        pattern: str,
+        management: str,
+        *,
+        vhost: str | None = None,
+        every: float = USUAL,
+        weights: Mapping[str, int] | Callable[[str], int] | None = None,
+        timeout: float = 10.0,
+    ) -> Self:
+        """Return a source of all queues whose names match, which RabbitMQ's management API lists.
+
+        Parameters
+        ----------
+        pattern : str
+            A regular expression, which is searched for in the names, as in policies: use ``^`` and ``$``.
+        management : str
+            URL of the API, such as ``http://user:password@host:15672``. Without a user, that of the consumer's first
+            broker URL is used.
+        vhost : str, optional
+            The virtual host; by default that of the consumer's first broker URL.
+        every, weights
+            As for `QueueSource`.
+        timeout : float
+            Seconds for the API to answer, at most 600.
+
+        Raises
+        ------
+        ConfigurationError
+            If an argument is invalid; the message names it, and shows no password.
+
+        Notes
+        -----
+        Streams and exclusive queues are left out. An error of the API changes nothing, and is logged once a minute. A
+        request for every 500 queues, twice if there are more. The embedded broker has no management API.
+
+        Examples
+        --------
+        >>> source = QueueSource.matching("^tenant[.]", "http://me:secret@localhost", weights={"gold$": 40, "*": 4})
+        >>> str(source)
+        "pattern '^tenant[.]' at http://localhost:15672"
+        """
+        return cls(QueuePattern(pattern, management, vhost, timeout), every, weights)
 
     def __str__(self) -> str:
+        if isinstance(self.source, QueuePattern):
+            return str(self.source)
         return f"file {self.source}" if isinstance(self.source, Path) else repr(self.source)
 
     @property
@@ -73,15 +129,37 @@ class QueueSource:
         """True if the source is a coroutine function."""
         return inspect.iscoroutinefunction(self.source)
 
-    def answer(self) -> Any:
-        """Ask: return what the function returns, which may be a coroutine, or what the file contains."""
+    def answer(self, urls: Sequence[str] = ()) -> Any:
+        """Ask: return what the function returns, which may be a coroutine, what the file contains, or what matches.
+
+        A pattern needs the broker URLs of the consumer.
+        """
+        if isinstance(self.source, QueuePattern):
+            return self.source.names(urls)
         if isinstance(self.source, Path):
             return _content(self.source)
         return self.source()
 
     def read(self, answer: Any) -> dict[str, Queue]:
         """Return the queues of an answer, by name; raise ConfigurationError if it is empty or invalid."""
+        if self.weights is not None:
+            answer = _weighted(answer, WeightRules(self.weights))
         return as_queues(answer)
+
+
+def _weighted(answer: Any, rules: WeightRules) -> Any:
+    """Return an answer with weights for the queues that have none in it."""
+    if isinstance(answer, Mapping):
+        return {name: _with_weight(name, value, rules) for name, value in answer.items()}
+    if isinstance(answer, str | bytes) or not isinstance(answer, Collection):
+        return answer  # which is an error
+    return [Queue(one, weight=rules.weight_of(one)) if isinstance(one, str) and one else one for one in answer]
+
+
+def _with_weight(name: Any, value: Any, rules: WeightRules) -> Any:
+    if isinstance(name, str) and isinstance(value, Mapping) and "weight" not in value:
+        return {**value, "weight": rules.weight_of(name)}
+    return value
 
 
 def _content(path: Path) -> Any:

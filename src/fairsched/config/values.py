@@ -382,6 +382,33 @@ def _tenant(name: str, value: Any) -> int | FrozenMapping[str, Any]:
     return _parameters("tenant", name, value, _TENANT) if isinstance(value, Mapping) else _whole(value)
 
 
+#: Keys of the table of a source of queues.
+_SOURCE: dict[str, Callable[[Any], Any]] = {
+    "file": str,
+    "pattern": str,
+    "function": str,
+    "management": str,
+    "vhost": str,
+    "every": parse_duration,
+    "timeout": parse_duration,
+    "weights": _numbers,
+}
+
+
+def _source(value: Any) -> FrozenMapping[str, Any]:
+    """Read a table, ``pattern=^tenant,management=http://host``, JSON, or the name of a file alone."""
+    from fairsched.config.source_table import source_of
+
+    value = _given(value, _SOURCE, "file")
+    table = FrozenMapping({name: read(value[name]) for name, read in _SOURCE.items() if name in value})
+    if "function" in table and not matches(r"\w+(\.\w+)*:\w+(\.\w+)*", table["function"]):
+        raise ConfigurationError(
+            f"function must be MODULE:FUNCTION, such as workers.tenants:queues, got {table['function']!r}"
+        )
+    source_of(table, lambda _name: dict)  # which checks it
+    return table
+
+
 def _parameters(
     what: str, name: str, given: Mapping[str, Any], known: Mapping[str, Callable[[Any], Any]]
 ) -> FrozenMapping[str, Any]:
@@ -503,6 +530,7 @@ WORKERS = Kind(
 KEY = Kind(_key, "'queue', 'header:NAME' or 'property:NAME'")
 HEADER_OR_PROPERTY = Kind(_header_or_property, "'header:NAME' or 'property:NAME'")
 PORT = Kind(lambda value: _whole(value, 0, LARGEST_PORT), f"a port, 0 to {LARGEST_PORT}")
+SOURCE = Kind(_source, f"the name of a file, or a table of {', '.join(_SOURCE)}")
 TENANTS = Kind(
     _tenants,
     f"names of tenants with weights (whole numbers of at least 1) or with tables of {', '.join(_TENANT)}",

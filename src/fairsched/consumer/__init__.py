@@ -2,7 +2,8 @@
 
 What happens to a message, and where:
 
-1. `io_thread` runs pika (`fairsched.amqp.connection_thread`), with a `channel` for each queue; `channels` opens them.
+1. `io_thread` runs pika (`fairsched.amqp.connection_thread`), with a `channel` for each queue; `channels` opens them,
+   on as many `connections` as that takes.
 2. `fairsched.delivery._delivery` makes a `Message` of each delivery, with its `keys` and its `cost`, and puts it into
    one of the `worker_queues`.
 3. `client` takes messages out in fair order for the workers of `handling/`, an iterator (`consumer`) or coroutines

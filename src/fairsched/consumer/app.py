@@ -176,7 +176,8 @@ class App:
             try:
                 consumer.add_queue(declared)
             except BaseException:
-                if handler is not None:
+                # An exception that interrupted the wait, such as KeyboardInterrupt, leaves the addition under way.
+                if handler is not None and declared.name not in consumer._client.settings.queues:
                     del self.queues[declared.name], self.handlers[declared.name]
                 raise
 
@@ -225,7 +226,8 @@ class App:
             Overrides the URL of the app.
         **overrides
             Override the options of the app. ``queues`` selects some of the declared queues: a list keeps their weights;
-            a mapping gives each a new weight, or a mapping of the `Queue` parameters to override.
+            a mapping gives each a new weight, or a mapping of the `Queue` parameters to override. ``source`` is a
+            `QueueSource` in place of the app's.
 
         Returns
         -------
@@ -239,7 +241,8 @@ class App:
         """
         found = self._used = self._found(url)
         options = {**self.options, **overrides}
-        consumer = Consumer(found, self._selected(options.pop("queues", None)), **options)
+        queues = self._selected(options.pop("queues", None), options.pop("source", None))
+        consumer = Consumer(found, queues, **options)
         # For `Message.reply`; called when a handler first answers, so that without answers there is one connection.
         consumer._client.publisher = lambda: self.publisher
         return consumer
@@ -251,10 +254,24 @@ class App:
         return found
 
     def _selected(
-        self, queues: Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes] | None
+        self,
+        queues: Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes] | None,
+        source: QueueSource | None = None,
     ) -> dict[str, Queue | Lanes] | list[Queue | Lanes | QueueSource]:
+        """Return the option `queues` of a consumer; `source` replaces that of the app."""
+        if source is not None and self._source is None:
+            raise ConfigurationError(
+                f"no handler for the queues of {source}: decorate one with @app.consumer(QueueSource(...)), whose "
+                "source is replaced"
+            )
         if queues is None:
-            return dict(self.queues) if self._source is None else [*self.queues.values(), self._source]
+            source = source or self._source
+            return dict(self.queues) if source is None else [*self.queues.values(), source]
+        chosen = self._chosen(queues)
+        return chosen if source is None else [*chosen.values(), source]
+
+    def _chosen(self, queues: Mapping[str, Any] | Lanes | Sequence[str | Queue | Lanes]) -> dict[str, Queue | Lanes]:
+        """Return those of the declared queues that are named, with what is said of them."""
         if isinstance(queues, Lanes):
             queues = [queues]
         names = [one.name if isinstance(one, Queue | Lanes) else one for one in queues]

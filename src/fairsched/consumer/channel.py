@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+#: Numbers the consumers of this process; a tag has to be unique on its channel.
+_tags = itertools.count()
 #: A window counts as full when a quarter of it is left, or this many.
 _SLACK = 32
 #: Settlements that RabbitMQ's channels send to a quorum queue without an answer; they keep the others.
@@ -87,6 +90,8 @@ class ConsumerChannel(ChannelDeliveries):
         How it is consumed.
     stream : bool
         Whether the broker said that it is a stream.
+    lendable : bool
+        Whether it is on the connection that the I/O thread lends, so that other threads may send its settlements.
 
     Notes
     -----
@@ -103,6 +108,7 @@ class ConsumerChannel(ChannelDeliveries):
         measurements: Measurements,
         options: Queue | None = None,
         stream: bool = False,
+        lendable: bool = True,
     ) -> None:
         super().__init__(queue, settlements)
         self.prefetch = ResizableWindow(self.ledger, self._start, self._stop, self._on_change)
@@ -115,6 +121,7 @@ class ConsumerChannel(ChannelDeliveries):
         #: Whether the broker was asked and has not answered.
         self.asking = False
         self.failed, self.publisher, self.decode = callbacks.failed, callbacks.publisher, callbacks.decode
+        self._lendable = lendable
         self._callbacks = callbacks
         self._measurements = measurements
         self.keeps_messages = stream or (options is not None and options.is_stream)
@@ -141,7 +148,8 @@ class ConsumerChannel(ChannelDeliveries):
         channel.add_on_close_callback(self._on_close)
         channel.add_on_cancel_callback(self._on_cancel)
         channel.connection.sinks[channel.channel_number] = self
-        self.number = channel.channel_number
+        if self._lendable:
+            self.number = channel.channel_number
         if self.window:
             self.consume()
         else:  # it is paused, and all is as it should be
@@ -197,8 +205,11 @@ class ConsumerChannel(ChannelDeliveries):
 
     def _start(self, channel: Channel, window: int, confirmed: Callable[[Method[Basic.ConsumeOk]], None]) -> str:
         self._set_window(channel, window)
-        tag = channel.basic_consume(self.queue, self._on_message, callback=confirmed, **self._consuming_options)
-        return str(tag)
+        tag = f"fairsched-{next(_tags)}"  # pika makes one of random bytes, which takes longer than all the rest
+        channel.basic_consume(
+            self.queue, self._on_message, consumer_tag=tag, callback=confirmed, **self._consuming_options
+        )
+        return tag
 
     def _stop(self, channel: Channel, tag: str, confirmed: Callable[[Method[Basic.CancelOk]], None]) -> None:
         asked = time.monotonic()
@@ -389,19 +400,22 @@ class ConsumerChannel(ChannelDeliveries):
         return True
 
     def spare_consumers(self) -> None:
-        """Keep pika from cancelling a single active consumer when it closes the channel, right after this call.
+        """Keep pika from cancelling a single active or exclusive consumer when it closes the channel, right afterwards.
 
         pika cancels all consumers before it closes their channel or connection, except those that are cancelled as far
-        as it knows.
+        as it knows. Between the two, the next single active or exclusive consumer would get messages that are newer
+        than those that the broker takes back with the channel.
         """
         cancelled = getattr(self._channel, "_cancelled", None)
-        if self.single_active and self._channel is not None and isinstance(cancelled, set):
+        alone = self.single_active or self._consuming_options.get("exclusive")
+        if alone and self._channel is not None and isinstance(cancelled, set):
             cancelled.update(self._channel.consumer_tags)
 
     def abandon(self) -> None:
         """Forget the channel: it is gone."""
         if self.alive and self._channel is not None:
             self._channel.connection.sinks.pop(self._channel.channel_number, None)
+        self.close_window()
         self.alive = self.consuming = self.subscribed = False
         self.number = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -19,10 +20,9 @@ from fairsched.lanes.own_lanes import Activity
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.amqp.connection import Connection
     from fairsched.amqp.transport import Transport
     from fairsched.consumer.channel import ChannelCallbacks
-    from fairsched.consumer.declarations import Declarations
+    from fairsched.consumer.connections import Connections, QueueConnection
     from fairsched.consumer.prefetch.control import WindowControl
     from fairsched.consumer.prefetch.measure import Measurements
     from fairsched.consumer.settings import ConsumerSettings
@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between two queues that are consumed after connections that did not last, and for all of them at most.
 _STAGGER, _LONGEST_STAGGER = 0.01, 2.0
+#: Channels that are opened before the loop looks again for what else is to be done.
+_AT_A_TIME = 64
 
 
 class Unsettled(NamedTuple):
@@ -69,7 +71,7 @@ class Parts:
 
     Attributes
     ----------
-    loop, connection, declarations, window_control, startup, settlements, measurements
+    loop, connections, window_control, startup, settlements, measurements
         Of the I/O thread.
     callbacks : ChannelCallbacks
         Of every channel.
@@ -86,8 +88,7 @@ class Parts:
     """
 
     loop: IOLoop
-    connection: Connection
-    declarations: Declarations
+    connections: Connections
     window_control: WindowControl
     startup: Startup
     settlements: Settlements
@@ -119,6 +120,7 @@ class ConsumerChannels:
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
+        #: Changed by the I/O thread alone; other threads copy it before they iterate over it.
         self.by_queue: dict[str, ConsumerChannel] = {}
         #: Queues of which the broker has said that they are streams.
         self._streams: set[str] = set()
@@ -149,25 +151,26 @@ class ConsumerChannels:
         if found is not None:
             found.close()
             found.abandon()
-            self.by_queue = {queue: one for queue, one in self.by_queue.items() if queue != name}
+            del self.by_queue[name]
+        self._parts.connections.release(name)
         self._parts.window_control.forget(name)
         self._backoffs.pop(name, None)
         self._streams.discard(name)
         self._unconfirmed.discard(name)
 
     def __iter__(self) -> Iterator[ConsumerChannel]:
-        return iter(self.by_queue.values())
+        return iter(self.by_queue.copy().values())
 
     # From any thread ---------------------------------------------------------------------------------------------
 
     def subscribed(self) -> dict[str, bool]:
         """Return for every queue whether it is consumed."""
-        current = self.by_queue
+        current = self.by_queue.copy()
         return {name: name in current and current[name].subscribed for name in self._settings.windows}
 
     def windows(self) -> dict[str, int]:
         """Return for every queue that is consumed the unsettled messages that its consumer may have."""
-        return {name: found.window for name, found in list(self.by_queue.items())}
+        return {name: found.window for name, found in self.by_queue.copy().items()}
 
     def window(self) -> int:
         """Return the unsettled messages that all present consumers may have."""
@@ -179,21 +182,22 @@ class ConsumerChannels:
             name: Unsettled(found.window, found.ledger.outstanding, found.ledger.size)
             if found.alive
             else Unsettled(found.window, 0, 0)
-            for name, found in list(self.by_queue.items())
+            for name, found in self.by_queue.copy().items()
         }
 
     def activity(self, queues: Iterable[str]) -> dict[str, Activity]:
         """Return how those of the queues stand that have a channel, with what it had delivered and is unsettled."""
         current = self.by_queue
-        found = {name: current[name] for name in queues if name in current}
+        found = ((name, current.get(name)) for name in queues)
         return {
             name: Activity(one.subscribed, one.ledger.delivered, one.ledger.outstanding if one.alive else 0)
-            for name, one in found.items()
+            for name, one in found
+            if one is not None
         }
 
     def unsettled(self) -> int:
         """Return the number of messages that are here and can still be settled."""
-        return sum(found.ledger.outstanding for found in list(self) if found.alive)
+        return sum(found.ledger.outstanding for found in self if found.alive)
 
     def consumers(self, queue: str) -> int:
         """Return the number of consumers that a queue has on this connection."""
@@ -202,37 +206,54 @@ class ConsumerChannels:
 
     def is_full(self) -> bool:
         """Whether the broker sends nothing before more is settled: every window is full, and every channel stands."""
-        return all(found.alive and found.ledger.outstanding >= found.window for found in list(self))
+        return all(found.alive and found.ledger.outstanding >= found.window for found in self)
 
     def forked(self) -> None:
         """Let no message of this copy in a child process be settled."""
-        for found in list(self):
+        for found in self:
             found.alive = False
 
     # Opening -----------------------------------------------------------------------------------------------------
 
-    def open_all(self, transport: Transport) -> None:
-        """Open a channel for every queue on a new connection."""
-        control, changes = self._parts.window_control, self._parts.changes
-        names = [name for name in self._settings.windows if not (changes.is_changing(name) or self.is_open(name))]
+    def open_all(self, transport: Transport, queues: Iterable[str]) -> None:
+        """Open a channel on a connection for each of its queues, except those that are being added or removed."""
+        names = [name for name in queues if self._is_to_open(name)]
         if not names:
             self._parts.startup.subscribed()
             return
-        if control.is_careful:
+        if self._parts.window_control.is_careful:
             # One after the other, or the first messages of all would fill a slow line; not always the same first.
             random.shuffle(names)
-            pause = min(_STAGGER, _LONGEST_STAGGER / len(names))
+            self._open_in_turn(transport, deque(names), 1, min(_STAGGER, _LONGEST_STAGGER / len(names)))
         else:
-            pause = 0.0
-        for number, name in enumerate(names):
-            self.open(transport, name, number * pause)
+            self._open_in_turn(transport, deque(names), _AT_A_TIME, 0.0)
+
+    def _open_in_turn(self, transport: Transport, names: deque[str], count: int, pause: float) -> None:
+        """Open the channels of queues, so many at a time; the loop runs in between."""
+        if self._stopping or not transport.is_open:
+            return
+        with transport:
+            for _ in range(min(count, len(names))):
+                name = names.popleft()
+                if self._is_to_open(name):
+                    self.open(transport, name)
+        if names:
+            self._parts.loop.call_later(pause, lambda: self._open_in_turn(transport, names, count, pause))
+
+    def _is_to_open(self, name: str) -> bool:
+        return name in self._settings.queues and not (self._parts.changes.is_changing(name) or self.is_open(name))
+
+    @property
+    def is_expecting(self) -> bool:
+        """Whether there are queues that were never consumed yet."""
+        return bool(self._unconfirmed)
 
     def is_open(self, name: str) -> bool:
         """Whether a queue has a channel, be it one that is being opened."""
         return name in self.by_queue and self.by_queue[name].alive
 
-    def open(self, transport: Transport, name: str, delay: float = 0.0) -> None:
-        """Open a channel for a queue, and consume it, after so many seconds."""
+    def open(self, transport: Transport, name: str) -> None:
+        """Open a channel for a queue on its connection, and consume it."""
         parts = self._parts
         found = ConsumerChannel(
             name,
@@ -242,17 +263,11 @@ class ConsumerChannels:
             parts.measurements,
             self._settings.queues[name],
             name in self._streams,
+            lendable=transport is parts.connections.first.transport,
         )
-        self.by_queue = {**self.by_queue, name: found}
-
-        def open_it() -> None:
-            if found.alive and transport.is_open and not (delay and self._stopping):
-                transport.channel(on_open_callback=found.opened)
-
-        if delay:
-            parts.loop.call_later(delay, open_it)
-        else:
-            open_it()
+        self.by_queue[name] = found
+        if transport.is_open:
+            transport.channel(on_open_callback=found.opened)
 
     def note_stream(self, queue: str) -> bool:
         """Consume a queue as a stream from now on; False if it is none of the queues here."""
@@ -299,13 +314,15 @@ class ConsumerChannels:
         elif found.single_active:
             self._parts.whole.begin(found)  # another consumer has begun
         else:
-            self._parts.connection.last_error = f"queue {found.queue!r}: the broker cancelled the consumer"
+            connection = self._parts.connections.of(found.queue).connection
+            connection.last_error = f"queue {found.queue!r}: the broker cancelled the consumer"
             self._parts.loop.call_later(self._backoffs[found.queue].failed(), found.consume)
 
     def _on_lost(self, found: ConsumerChannel, reason: BaseException) -> None:
         """Open another channel for a queue whose channel the broker closed."""
         parts, name = self._parts, found.queue
-        if parts.connection.transport is None:
+        one = parts.connections.of(name)
+        if one.transport is None:
             return
         left = parts.changes.left(name)
         if self._stopping:
@@ -319,7 +336,7 @@ class ConsumerChannels:
             self._reopen(found)
         else:
             delay = self._backoffs[name].failed()
-            parts.connection.last_error = f"queue {name!r}: {mask_url(describe(reason))}"
+            one.connection.last_error = f"queue {name!r}: {mask_url(describe(reason))}"
             _log.warning("channel of queue %r lost, another in %.2f s: %s", name, delay, describe(reason))
             parts.loop.call_later(delay, lambda: self._reopen(found))
 
@@ -327,46 +344,55 @@ class ConsumerChannels:
         """Return the error of a queue that cannot be consumed."""
         kind = QueueNotFound if is_missing(reason) else ConnectionFailed
         what = "does not exist" if is_missing(reason) else "cannot be consumed"
-        return kind(f"queue {name!r} {what} on {self._parts.connection.address}: {mask_url(describe(reason))}")
+        address = self._parts.connections.of(name).connection.address
+        return kind(f"queue {name!r} {what} on {address}: {mask_url(describe(reason))}")
 
     def _reopen(self, lost: ConsumerChannel) -> None:
-        parts, transport = self._parts, self._parts.connection.transport
+        parts, one = self._parts, self._parts.connections.of(lost.queue)
+        transport = one.transport
         if transport is None or not self._is_wanted(lost):
             return
         parts.window_control.renew(lost.queue)
         wanted = wanted_queues({lost.queue: self._settings.queues[lost.queue]})
         if wanted:  # it may have been deleted
-            parts.declarations.declare_all(wanted, lambda error: self._on_declared_again(transport, lost, error))
+            one.declarations.declare_all(wanted, lambda error: self._on_declared_again(transport, lost, error))
         else:
             self.open(transport, lost.queue)
 
     def _on_declared_again(self, transport: Transport, lost: ConsumerChannel, error: BaseException | None) -> None:
         if error is not None:
             _log.error("%s; it is consumed all the same", error)
-        if self._parts.connection.transport is transport and self._is_wanted(lost):
+        if self._parts.connections.of(lost.queue).transport is transport and self._is_wanted(lost):
             self.open(transport, lost.queue)
 
     def _is_wanted(self, lost: ConsumerChannel) -> bool:
         """Whether a lost channel's queue has no other meanwhile: a new connection opens every channel itself."""
         return not self._stopping and self.by_queue.get(lost.queue) is lost
 
-    def abandon_all(self) -> bool:
-        """Forget every channel: the connection is gone. Return whether the broker has heard of any settlement."""
-        answered = any(found.answered for found in self)
-        for found in self:
+    def abandon_all(self, one: QueueConnection) -> list[ConsumerChannel]:
+        """Forget every channel of a connection, which is gone; return these."""
+        gone = [found for name in one.queues if (found := self.by_queue.get(name)) is not None]
+        for found in gone:
             found.abandon()
-        return answered
+        self._cancelling.difference_update(gone)
+        return gone
 
     # The end -----------------------------------------------------------------------------------------------------
+
+    @property
+    def are_cancelling(self) -> bool:
+        """Whether the broker has yet to confirm that consumers are cancelled."""
+        return bool(self._cancelling)
 
     def cancel_all(self) -> None:
         """Consume nothing any more, and open no channel."""
         self._stopping = True
         single = [found for found in self if found.single_active]
         self._parts.whole.begin_all(single)
-        for found in list(self):
-            if not found.single_active:
-                self._cancel(found)
+        with self._parts.connections.holding():
+            for found in self:
+                if not found.single_active:
+                    self._cancel(found)
         if not self._cancelling:
             self._parts.cancelled()
 

@@ -32,6 +32,7 @@ from fairsched.consumer.requeueing.pace import Pace
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.sharing.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
+from fairsched.consumer.uninterrupted import uninterrupted
 from fairsched.consumer.waits import WaitWarnings, slow_rates
 from fairsched.consumer.worker_queues import WorkerQueues
 from fairsched.delivery._counters import Counters
@@ -529,13 +530,13 @@ class Client(MessageSource, ConsumerEvents):
         """Consume another queue; return when it is consumed, or raise why it cannot be."""
         self._check_thread()
         self.settings.check_no_lane(queue.name)
-        self.add_queues({queue.name: queue})[queue.name].result()
+        uninterrupted(lambda: self.add_queues({queue.name: queue}))[queue.name].result()
 
     def remove_queue(self, name: str) -> None:
         """Stop consuming a queue; return when nothing of it is here any more."""
         self._check_thread()
         self.settings.check_no_lane(name)
-        self.begin_removal(name).result()
+        uninterrupted(lambda: self.begin_removal(name)).result()
 
     def _check_thread(self) -> None:
         """Raise RuntimeError in the I/O thread, which would wait for itself."""
@@ -584,7 +585,10 @@ class Client(MessageSource, ConsumerEvents):
     def _check_same(self, queue: Queue) -> None:
         """Raise ConfigurationError if a queue is consumed with other options."""
         name = queue.name
-        if replace(self.settings.queues[name], weight=self.settings.weights[name]) != queue:
+        known = replace(self.settings.queues[name], weight=self.settings.weights[name])
+        if not self.settings.is_lasting(name):  # whose weight is that of its tenant, which may have changed
+            queue = replace(queue, weight=known.weight)
+        if known != queue:
             raise ConfigurationError(
                 f"queue {name!r} is consumed already, with other options; remove it first, or change its weight with "
                 "set_weight"

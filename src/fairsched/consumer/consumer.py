@@ -317,7 +317,8 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         Notes
         -----
         Returns when the broker has confirmed the consumer; before the start, at once. After an error, nothing has
-        changed. A queue that is consumed already with equal options is left as it is.
+        changed. An exception that interrupts the call, such as KeyboardInterrupt, leaves the addition under way, or not
+        begun: the same call again waits for it. A queue that is consumed already with equal options is left as it is.
 
         Shares are exact with every number of queues: quanta are scaled together when the weight of the new queue
         requires it. Windows of other queues do not change. The window of the new queue is its own `prefetch`, or the
@@ -352,7 +353,8 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
         keep their places. Messages in hand can still be settled, for as long as `shutdown_timeout`; those that are not
         return to the queue, too. Then the method returns, and nothing of the queue is left: no share, limit, window or
         figure. So a handler should settle its message before it removes its own queue. A consumer without queues waits
-        for more.
+        for more. An exception that interrupts the call, such as KeyboardInterrupt, leaves the removal under way, or not
+        begun.
 
         Safe from any thread and from handlers; O(number of queues and buffered messages).
         """

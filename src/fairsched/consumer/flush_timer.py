@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.consumer.channel import ConsumerChannel
     from fairsched.delivery._ackpolicy import AckPolicy
+    from fairsched.delivery._delivery import Settlements
 
 
 class FlushTimer:
@@ -21,26 +21,26 @@ class FlushTimer:
         Whose timers they are.
     policy : AckPolicy
         Says how often to look.
-    channels : callable
-        Iterates over the current channels.
+    settlements : Settlements
+        Count what is here, and the windows.
     flush : callable
         Sends what is settled, and says whether anything was.
 
     Notes
     -----
-    For the I/O thread alone.
+    For the I/O thread alone. O(channels with messages here) a look.
     """
 
     def __init__(
         self,
         loop: IOLoop,
         policy: AckPolicy,
-        channels: Callable[[], Iterator[ConsumerChannel]],
+        settlements: Settlements,
         flush: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._policy = policy
-        self._channels = channels
+        self._settlements = settlements
         self._flush = flush
         self._timer: object = None
 
@@ -61,7 +61,6 @@ class FlushTimer:
     def _tick(self) -> None:
         # While long handlers run nothing is settled, and looking two hundred times a second would be for nothing.
         self._policy.looked(self._flush())
-        alive = [one for one in self._channels() if one.alive]
-        here = sum(one.unsettled for one in alive)
-        self._policy.count(here, sum(one.window for one in alive))
+        here = self._settlements.count_here()
+        self._policy.count(here, self._settlements.window)
         self._timer = self._loop.call_later(self._policy.period, self._tick) if here else None

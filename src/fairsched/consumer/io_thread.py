@@ -1,4 +1,4 @@
-"""The I/O thread: the connection, a channel per queue, deliveries in and settlements out."""
+"""The I/O thread: the connections, a channel per queue, deliveries in and settlements out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from fairsched.amqp import lending
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import refusing_stream
 from fairsched.amqp.flag import Flag
+from fairsched.amqp.pacing import Pace
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.channels import ConsumerChannels, Parts
+from fairsched.consumer.connections import Connections, QueueConnection
 from fairsched.consumer.consumer_counts import ConsumerCounts
-from fairsched.consumer.declarations import Declarations, wanted_queues
+from fairsched.consumer.declarations import wanted_queues
 from fairsched.consumer.flush_timer import FlushTimer
 from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.handling.retries import first_declarations
@@ -27,9 +29,10 @@ from fairsched.consumer.startup import Startup
 from fairsched.consumer.whole import WholeLeaving
 from fairsched.delivery._ackpolicy import AckPolicy
 from fairsched.delivery._delivery import HeaderKey, Intake, LentConnection, Settlements
-from fairsched.errors import ConfigurationError
+from fairsched.errors import ConfigurationError, FairschedError
 
 if TYPE_CHECKING:
+    from fairsched.amqp.connection import Connection
     from fairsched.amqp.transport import Transport
     from fairsched.consumer.queue_changes import Done
     from fairsched.consumer.settings import ConsumerSettings
@@ -94,7 +97,8 @@ class IOThread(ConnectionThread):
     `ConnectionThread` and `ConsumerChannels` name; everything else belongs to the I/O thread. None of them waits for
     the network except `close`.
 
-    While it waits, it lends the connection to the threads that consume (`LentConnection`).
+    While it waits, it lends the first connection to the threads that consume (`LentConnection`). What is settled on
+    others, it sends itself.
     """
 
     _owner: ConsumerEvents
@@ -117,9 +121,11 @@ class IOThread(ConnectionThread):
         self.counters = counters
         self.acks = AckPolicy(sum(settings.windows.values()))
         self.measurements = Measurements()
+        self.connections = Connections(self._loop, self._connection, settings.asks, self._another_connection)
         self.channels = channels = ConsumerChannels(settings)
-        self._flush_timer = FlushTimer(self._loop, self.acks, channels.__iter__, self._send)
-        self._backlogged = BackloggedSlots(self._loop, settings, self.measurements, worker_queues, channels.__iter__)
+        self._backlogged = BackloggedSlots(
+            self._loop, settings, self.measurements, worker_queues, channels.by_queue.get
+        )
         self._window_control = WindowControl(self._loop, settings, self.measurements, channels.__iter__, owner.service)
         self._intake = Intake(
             worker_queues, counters, self.acks, key=settings.key, subkey=settings.subkey, cost=settings.cost,
@@ -131,22 +137,26 @@ class IOThread(ConnectionThread):
         self._lent = LentConnection(self._intake, worker_queues.queues[0] if plain else None, self._wake)
         #: What any thread settled and this one is yet to send.
         self.settlements = Settlements(counters, self.acks, self._lent, self.request_flush)
-        lending.lend(self._loop, self._lent, self._may_borrow)
+        self._flush_timer = FlushTimer(self._loop, self.acks, self.settlements, self._send)
+        #: How often this thread looks at the socket while many messages are here.
+        self.pace = Pace(self._progress)
+        lending.lend(self._loop, self._lent, self._may_borrow, self.pace)
         self.consumer_counts = ConsumerCounts(self._loop, settings.asked, channels.consumers)
-        self.declarations = Declarations(self._loop)
+        #: For what is declared beside the queues that are consumed.
+        self.declarations = self.connections.first.declarations
         self._flushed = Flag()
-        self._startup = Startup(self._loop, channels.__iter__, self._begin)
-        self._stopping = self._intake_closed = self._closing = False
+        self._startup = Startup(self._loop, channels.__iter__, lambda: channels.is_expecting, self._begin)
+        self._stopping = self._intake_closed = self._closing = self._settling = False
         #: Channels whose settlements are sent, and whose broker has not answered since.
         self._awaiting: set[ConsumerChannel] = set()
         #: When the loop was seen to turn last, on the clock of `time.monotonic`.
         self.turned = time.monotonic()
         self._whole = WholeLeaving(self._loop, self._put_back)
         self._changes = QueueChanges(
-            self._loop, self._connection, channels, self.declarations, self._startup, settings, owner,
-            self._end_queue, self._flush,
-        )  # fmt: skip
+            self._loop, self.connections, channels, self._startup, settings, owner, self._end_queue, self._flush_only
+        )
         channels.work_with(self._parts(on_error, publisher))
+        self.connections.place(settings.windows)
 
     def _parts(
         self, on_error: Callable[[Message, Exception], None], publisher: Callable[[], Publisher] | None
@@ -161,8 +171,7 @@ class IOThread(ConnectionThread):
         )
         return Parts(
             loop=self._loop,
-            connection=self._connection,
-            declarations=self.declarations,
+            connections=self.connections,
             window_control=self._window_control,
             startup=self._startup,
             settlements=self.settlements,
@@ -176,6 +185,21 @@ class IOThread(ConnectionThread):
         )
 
     # From any thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def last_error(self) -> str | None:
+        """The last reason why there was no connection, or why one was of no use."""
+        return self.connections.last_error
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether every connection is open."""
+        return self.connections.is_open
+
+    @property
+    def since(self) -> float | None:
+        """The time since when all connections are open, or one is not (`time.time`); None: not all have been open."""
+        return self.connections.since
 
     def start(self) -> None:
         """Start the thread; it connects at once."""
@@ -264,7 +288,8 @@ class IOThread(ConnectionThread):
         if failure is not None:
             _log.critical("the I/O thread ended by %s", described(failure), exc_info=shown(failure))
             self._owner.failed(failure)
-        self._forget()
+        for one in self.connections:
+            self._forget(one)
         self._owner.intake_closed()
         self._owner.settled()
 
@@ -326,6 +351,9 @@ class IOThread(ConnectionThread):
             return False, False
         return True, transport.whole and self._flush_timer.quick
 
+    def _progress(self) -> tuple[int, int]:
+        return self.counters.snapshot()["received"], self.channels.unsettled()
+
     def _look(self) -> None:
         self.turned = time.monotonic()
         self._owner.look()
@@ -335,18 +363,25 @@ class IOThread(ConnectionThread):
         if self._send() and self.acks.resting:
             self._flush_timer.wake()
 
+    def _flush_only(self) -> None:
+        """Send what is settled, without a look at all the queues that are being left."""
+        if self._send_only() and self.acks.resting:
+            self._flush_timer.wake()
+
     def _send(self) -> bool:
         """Send what is settled; say whether there was anything."""
+        found = self._send_only()
+        self._look_if_settled()
+        return found
+
+    def _send_only(self) -> bool:
         self.settlements.flush_requested = False
         self.acks.sending()
         found = self.settlements.take_unsent()
-        transport = self._connection.transport
-        if transport is not None:
-            with transport:
-                for channel in found:
-                    channel.flush()
+        with self.connections.holding():
+            for channel in found:
+                channel.flush()
         self._flushed.set()
-        self._look_if_settled()
         return bool(found)
 
     def _look_if_settled(self) -> None:
@@ -356,47 +391,88 @@ class IOThread(ConnectionThread):
         if self._intake_closed and self.channels.unsettled() == 0:
             self._owner.settled()
 
-    # The connection ----------------------------------------------------------------------------------------------
+    # The connections ---------------------------------------------------------------------------------------------
+
+    def _another_connection(self, one: QueueConnection) -> Connection:
+        """Return one more connection, which is not open yet."""
+        return self._new_connection(
+            connected=functools.partial(self._on_opened, one),
+            disconnected=functools.partial(self._on_lost, one),
+            refused=functools.partial(self._on_refused, one),
+            closed=functools.partial(self._on_one_closed, one),
+        )
 
     def _on_connected(self, transport: Transport, again: bool) -> None:
-        """Declare what is to be declared, then open a channel for every queue."""
+        self._on_opened(self.connections.first, transport, again)
+
+    def _on_disconnected(self, error: BaseException) -> None:
+        self._on_lost(self.connections.first, error)
+
+    def _on_closed(self) -> None:
+        self._on_one_closed(self.connections.first)
+
+    def _drop(self) -> None:
+        self.connections.drop()
+
+    def _on_opened(self, one: QueueConnection, transport: Transport, again: bool) -> None:
+        """Consume the queues of a connection that was opened, and those for which it has no channel on others."""
         if again:
             self.counters.add("reconnects")
-        changing = self._changes.is_changing
-        settled = {name: queue for name, queue in self._settings.queues.items() if not changing(name)}
-        retries = {name: retry for name, retry in self._settings.retries.items() if not changing(name)}
-        declared = [*wanted_queues(settled), *first_declarations(retries)]
-        limit, queues = transport.params.channel_max, len(settled)
-        if limit and (wanted := queues + bool(self._settings.asked) + bool(declared)) > limit:
-            error = (
-                f"{queues} queues need {wanted} channels, but {self._connection.address} allows {limit} on one "
-                "connection (channel_max); consume fewer queues per consumer or raise the limit"
-            )
-            self._fail(ConfigurationError(error))
+        try:
+            moved = self.connections.divide(one, transport.params.channel_max)
+        except ConfigurationError as error:
+            self._fail(error)
             return
         transport.after_read = self._queue_what_was_read
-        lending.connect(self._loop, self._lent, transport)
-        self._window_control.connected()
-        self.declarations.connected(transport)
-        if declared:
-            self.declarations.declare_all(declared, lambda error: self._on_declared(transport, error))
-        else:
-            self.channels.open_all(transport)
-        self._changes.connected(transport)
-        self.consumer_counts.connected(transport)
+        self._window_control.connected(one, one.queues)
+        one.declarations.connected(transport)
+        if one is self.connections.first:
+            lending.connect(self._loop, self._lent, transport)
+            self.consumer_counts.connected(transport)
+        self._consume(one, list(one.queues))
+        for other, queues in moved.items():
+            self._consume(other, queues)
 
-    def _on_declared(self, transport: Transport, error: BaseException | None) -> None:
+    def _consume(self, one: QueueConnection, queues: Collection[str]) -> None:
+        """Declare what is to be declared of queues, then open a channel for each, if their connection is open."""
+        transport = one.transport
+        if transport is None:
+            return
+        names = [name for name in queues if not self._changes.is_changing(name)]
+        retries = {name: self._settings.retries[name] for name in names if name in self._settings.retries}
+        declared = wanted_queues({name: self._settings.queues[name] for name in names})
+        declared += first_declarations(retries)
+        if declared:
+            one.declarations.declare_all(declared, lambda error: self._on_declared(one, transport, names, error))
+        else:
+            self.channels.open_all(transport, names)
+        self._changes.connected(queues)
+
+    def _on_declared(
+        self, one: QueueConnection, transport: Transport, names: Collection[str], error: BaseException | None
+    ) -> None:
         """Consume, when what was to be declared is; the first time, a refusal is an error."""
-        if self._connection.transport is not transport:
+        if one.transport is not transport:
             return
         if error is not None and not self._startup.done:
-            self._fail(ConfigurationError(f"{error} ({self._connection.address})"))
+            self._fail(ConfigurationError(f"{error} ({one.connection.address})"))
             return
         if error is not None:
             _log.error("%s; it is consumed all the same", error)
-        self.channels.open_all(transport)
+        self.channels.open_all(transport, names)
 
-    def _on_disconnected(self, error: BaseException) -> None:
+    def _on_refused(self, one: QueueConnection, error: FairschedError) -> None:
+        """Refuse the queues for which one more connection was to be opened; end, if some were consumed before."""
+        queues = list(one.queues)
+        self.connections.discard(one)
+        if not self._changes.refused_all(queues, error):
+            self._fail(error)
+
+    def _on_one_closed(self, one: QueueConnection) -> None:
+        if self.connections.closed(one):
+            self._loop.stop()
+
+    def _on_lost(self, one: QueueConnection, error: BaseException) -> None:
         """Learn from the error what there is to learn."""
         stream = refusing_stream(error)
         if stream is not None and self.channels.note_stream(stream):
@@ -404,28 +480,33 @@ class IOThread(ConnectionThread):
                 "queue %r is a stream, whose messages can only be acknowledged; from now on they are, also if their "
                 "handler fails. Declare it as Queue(%r, prefetch=N, offset=...) to begin so", stream, stream,
             )  # fmt: skip
-        self._forget()
+        self._forget(one)
         if self._closing:
-            self._close_connection()
+            one.connection.close()
+            if self._settling and not self._awaiting:
+                self._close_connections()
 
-    def _forget(self) -> None:
-        """Forget what was delivered: the broker delivers it again."""
-        answered = self.channels.abandon_all()
+    def _forget(self, one: QueueConnection) -> None:
+        """Forget what was delivered on a connection: the broker delivers it again."""
+        gone = self.channels.abandon_all(one)
+        answered = any(found.answered for found in gone)
         if answered:
-            self._connection.useful()
-        self._window_control.disconnected(answered)
-        self.consumer_counts.disconnected()
-        self.declarations.disconnected()
-        self._changes.disconnected()
+            one.connection.useful()
+        self._awaiting.difference_update(gone)
+        self._window_control.disconnected(one, answered)
+        if one is self.connections.first:
+            self.consumer_counts.disconnected()
+        one.declarations.disconnected()
+        self._changes.disconnected(one)
         self._startup.hurry()
         if self._stopping:
-            self._end_intake()
+            if not self.channels.are_cancelling:
+                self._end_intake()
             self._look_if_settled()
 
     def _on_first_delivery(self) -> None:
         """Queue what comes now when all of it is here."""
-        transport = self._connection.transport
-        if transport is None or not transport.reading:  # it takes pika's way
+        if not any(transport.reading for transport in self.connections.transports):  # it takes pika's way
             self._loop.call_later(0, self._intake.drain)
         self._flush_timer.wake()
 
@@ -446,7 +527,7 @@ class IOThread(ConnectionThread):
         if not self._stopping:
             self._stopping = True
             self._changes.stop()
-            self._connection.give_up()
+            self.connections.give_up()
             self.channels.cancel_all()
 
     def _on_channel_lost(self, found: ConsumerChannel) -> None:
@@ -476,7 +557,7 @@ class IOThread(ConnectionThread):
         if self._closing:
             return
         self._closing = True
-        self._loop.call_later(_AWAITING_PART * longest, self._close_connection)
+        self._loop.call_later(_AWAITING_PART * longest, self._close_connections)
         if self._intake_closed:
             self._await_settlements()
         else:
@@ -485,10 +566,11 @@ class IOThread(ConnectionThread):
 
     def _await_settlements(self) -> None:
         self._flush()
-        for found in list(self.channels):
+        for found in self.channels:
             self._await_settlements_of(found, found.settling_time())
+        self._settling = True
         if not self._awaiting:
-            self._close_connection()
+            self._close_connections()
 
     def _await_settlements_of(self, found: ConsumerChannel, seconds: float) -> None:
         """Await an answer to the settlements of a channel, and unless `seconds` is 0 another after that time."""
@@ -505,20 +587,20 @@ class IOThread(ConnectionThread):
             self._on_settlements_taken(found)
 
     def _on_settlements_taken(self, found: ConsumerChannel) -> None:
-        """Close the connection if the broker has taken the settlements of all channels, or closed these."""
+        """Close the connections if the broker has taken the settlements of all channels, or closed these."""
         if found in self._awaiting:
             self._awaiting.discard(found)
             if not self._awaiting:
-                self._close_connection()
+                self._close_connections()
 
-    def _close_connection(self) -> None:
+    def _close_connections(self) -> None:
         self._flush()
         # What still comes is dropped by pika, whole: the broker takes it back with the channel.
-        if (transport := self._connection.transport) is not None:
+        for transport in self.connections.transports:
             transport.sinks.clear()
         for found in self.channels:
             found.spare_consumers()
-        self._connection.close()
+        self.connections.close()
 
 
 def _nothing() -> None:

@@ -15,11 +15,10 @@ from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.amqp.connection import Connection
     from fairsched.amqp.transport import Transport
     from fairsched.consumer.channel import ConsumerChannel
     from fairsched.consumer.channels import ConsumerChannels
-    from fairsched.consumer.declarations import Declarations
+    from fairsched.consumer.connections import Connections, QueueConnection
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.startup import Startup
 
@@ -73,7 +72,7 @@ class QueueChanges:
 
     Parameters
     ----------
-    loop, connection, channels, declarations, startup
+    loop, connections, channels, startup
         Of the I/O thread.
     settings : ConsumerSettings
         Time-outs.
@@ -82,13 +81,13 @@ class QueueChanges:
     ended : callable
         ``ended(queue)``: no more deliveries of a queue will come. Queues those that have come.
     flush : callable
-        Sends what is settled.
+        Sends what is settled; `look` is called later.
 
     Notes
     -----
-    Adding: the queue is declared if it is to be, then consumed on a channel of its own, `AT_ONCE` queues at a time. An
-    error ends the addition, and the queue is forgotten. After a lost connection the addition begins again, until
-    `connect_timeout` is over.
+    Adding: the queue gets a place on a connection, is declared if it is to be, then consumed on a channel of its own,
+    `AT_ONCE` queues at a time. An error ends the addition, and the queue is forgotten. After a lost connection the
+    addition begins again, until `connect_timeout` is over.
 
     Removing: (1) its consumer is cancelled; (2) its buffered messages are returned; (3) messages in hand are settled,
     within `shutdown_timeout`; (4) the broker answers, so it has heard of the settlements; (5) the channel is closed,
@@ -100,9 +99,8 @@ class QueueChanges:
     def __init__(
         self,
         loop: IOLoop,
-        connection: Connection,
+        connections: Connections,
         channels: ConsumerChannels,
-        declarations: Declarations,
         startup: Startup,
         settings: ConsumerSettings,
         owner: ChangeEvents,
@@ -110,9 +108,8 @@ class QueueChanges:
         flush: Callable[[], object],
     ) -> None:
         self._loop = loop
-        self._connection = connection
+        self._connections = connections
         self._channels = channels
-        self._declarations = declarations
         self._startup = startup
         self._settings = settings
         self._owner = owner
@@ -127,6 +124,8 @@ class QueueChanges:
         self._waiting: deque[str] = deque()
         self._opening: set[str] = set()
         self._leaving: dict[str, _Leaving] = {}
+        #: Of these, the ones whose channels are closed, and that are about to be forgotten together.
+        self._gone: list[str] = []
 
     def take(self, settings: ConsumerSettings) -> None:
         """Take other settings."""
@@ -155,63 +154,46 @@ class QueueChanges:
             self._refuse_all(ShutDown("the consumer was stopped"))
             return
         self._expire_later()
-        transport = self._connection.transport
-        if transport is not None and transport.is_open:
-            self._begin(transport, wanted)
+        self._connections.place(wanted)
+        self._begin(wanted)
 
-    def connected(self, transport: Transport) -> None:
-        """Begin on a new connection."""
-        self._begin(transport, list(self._adding))
+    def connected(self, queues: Collection[str]) -> None:
+        """Begin to consume those of some queues that are being added, on a connection that is open now."""
+        self._begin([name for name in queues if name in self._adding])
 
-    def _begin(self, transport: Transport, names: Collection[str]) -> None:
-        excess = self._excess(transport, names)
-        self._refuse(excess)
-        for name in [name for name in names if name not in excess]:
+    def _begin(self, names: Collection[str]) -> None:
+        for name in names:
+            one = self._connections.of(name)
+            if (transport := one.transport) is None:
+                continue  # until it is connected
             queue, retry = self._settings.queues[name], self._settings.retries.get(name)
             declared = wanted_queues({name: queue})
             if retry is not None:
                 declared += first_declarations({name: retry})
             if declared:
-                self._declarations.declare_all(declared, self._declared(transport, name))
+                one.declarations.declare_all(declared, self._declared(transport, name))
             else:
                 self._waiting.append(name)
         self._open_some()
 
     def _declared(self, transport: Transport, name: str) -> Done:
         def note(error: BaseException | None) -> None:
-            if self._connection.transport is not transport or name not in self._adding:
+            one = self._connections.of(name)
+            if one.transport is not transport or name not in self._adding:
                 return
             if error is None:
                 self._waiting.append(name)
                 self._open_some()
             elif not isinstance(error, ConnectionFailed):  # else it is declared again on the next connection
-                self._refuse({name: ConfigurationError(f"{error} ({self._connection.address})")})
+                self._refuse({name: ConfigurationError(f"{error} ({one.connection.address})")})
 
         return note
 
-    def _excess(self, transport: Transport, names: Collection[str]) -> dict[str, BaseException]:
-        """Return the last of some queues, as many as the connection has no channels for, each with its error.
-
-        They are refused before they are declared, and all at once: each change of the settings is O(queues).
-        """
-        channels, limit = self._channels.by_queue, transport.params.channel_max
-        without = [name for name in names if name not in channels]
-        missing = len(channels.keys() | self._adding.keys()) + 1 - limit  # another one asks and declares
-        if not limit or missing <= 0:
-            return {}
-        return {name: ConfigurationError(self._too_many(name, limit)) for name in without[-missing:]}
-
-    def _too_many(self, name: str, limit: int) -> str:
-        return (
-            f"queue {name!r} needs another channel, but {self._connection.address} allows {limit} on one connection "
-            "(channel_max); consume fewer queues per consumer or raise the limit"
-        )
-
     def _open_some(self) -> None:
-        transport = self._connection.transport
-        while self._waiting and len(self._opening) < AT_ONCE and transport is not None and transport.is_open:
+        while self._waiting and len(self._opening) < AT_ONCE:
             name = self._waiting.popleft()
-            if name not in self._adding:
+            transport = self._connections.of(name).transport
+            if name not in self._adding or transport is None:
                 continue
             if not self._channels.is_open(name):
                 self._opening.add(name)
@@ -239,6 +221,13 @@ class QueueChanges:
         self._refuse({name: error})
         return True
 
+    def refused_all(self, queues: Collection[str], error: BaseException) -> bool:
+        """Note that queues cannot be consumed; False, with nothing done, if one of them is not being added."""
+        if any(name not in self._adding for name in queues):
+            return False
+        self._refuse(dict.fromkeys(queues, error))
+        return True
+
     def _refuse(self, errors: Mapping[str, BaseException]) -> None:
         """Forget queues that cannot be consumed, and say of each why."""
         if not errors:
@@ -261,13 +250,17 @@ class QueueChanges:
     def _expire(self) -> None:
         """Give up what was not added in time."""
         self._expiring = False
-        now, address = time.monotonic(), self._connection.address
-        reason = self._connection.last_error or "no answer"
-        late = [name for name, (_, until) in self._adding.items() if until <= now]
-        text = "queue {!r} was not consumed on {} in time (connect_timeout); last error: {}"
-        self._refuse({name: ConnectionFailed(text.format(name, address, reason)) for name in late})
+        now = time.monotonic()
+        self._refuse({name: self._too_late(name) for name, (_, until) in self._adding.items() if until <= now})
         if self._adding:
             self._expire_later()
+
+    def _too_late(self, name: str) -> ConnectionFailed:
+        connection = self._connections.of(name).connection
+        return ConnectionFailed(
+            f"queue {name!r} was not consumed on {connection.address} in time (connect_timeout); "
+            f"last error: {connection.last_error or 'no answer'}"
+        )
 
     # Removing ----------------------------------------------------------------------------------------------------
 
@@ -280,7 +273,7 @@ class QueueChanges:
         if adding is not None:
             adding[0](removed_early(name))
         if found is None or not found.alive:
-            self._finish(name, leaving)
+            self._finish([name])
             return
         if at_once:
             self._return(name, leaving)
@@ -297,7 +290,7 @@ class QueueChanges:
         if not leaving.returned and self._leaving.get(name) is leaving:
             self._return(name, leaving)
             self._flush()
-            self.look()
+            self._look_at(name, leaving)
 
     def _return(self, name: str, leaving: _Leaving) -> None:
         leaving.returned = True
@@ -307,10 +300,13 @@ class QueueChanges:
     def look(self) -> None:
         """Close the channels of which everything is settled; to be called when something was sent."""
         for name, leaving in list(self._leaving.items()):
-            found = leaving.channel
-            if found is not None and leaving.returned and not leaving.closing and not found.busy:
-                leaving.closing = True
-                self._await_answer(name, leaving, found, found.settling_time())
+            self._look_at(name, leaving)
+
+    def _look_at(self, name: str, leaving: _Leaving) -> None:
+        found = leaving.channel
+        if found is not None and leaving.returned and not leaving.closing and not found.busy:
+            leaving.closing = True
+            self._await_answer(name, leaving, found, found.settling_time())
 
     def _await_answer(self, name: str, leaving: _Leaving, found: ConsumerChannel, seconds: float) -> None:
         """Close a channel when the broker has answered, and unless `seconds` is 0 once more after that time."""
@@ -326,7 +322,7 @@ class QueueChanges:
 
     def _close(self, name: str, leaving: _Leaving) -> None:
         if self._leaving.get(name) is leaving and not (leaving.channel and leaving.channel.close()):
-            self._finish(name, leaving)
+            self._finish([name])
 
     def _expire_leaving(self, name: str, leaving: _Leaving) -> None:
         """Close a channel although messages of it are in hand."""
@@ -350,18 +346,30 @@ class QueueChanges:
         leaving = self._leaving.get(name)
         if leaving is None:
             return False
-        self._finish(name, leaving)
+        # Each change of the settings is O(queues), and the channels of many may be closed at once.
+        if not self._gone:
+            self._loop.call_later(0, self._finish_gone)
+        self._gone.append(name)
         return True
 
-    def _finish(self, name: str, leaving: _Leaving) -> None:
-        if not leaving.returned:
-            self._return(name, leaving)
-        if leaving.timer is not None:
-            self._loop.remove_timeout(leaving.timer)
-        del self._leaving[name]
-        self._forget([name])
-        _log.info("queue %r is not consumed any more", name)
-        leaving.done(None)
+    def _finish_gone(self) -> None:
+        gone, self._gone = self._gone, []
+        self._finish([name for name in gone if name in self._leaving])
+
+    def _finish(self, names: Collection[str]) -> None:
+        """Forget queues whose channels are closed."""
+        finished = {name: self._leaving[name] for name in names}
+        for name, leaving in finished.items():
+            if not leaving.returned:
+                self._return(name, leaving)
+            if leaving.timer is not None:
+                self._loop.remove_timeout(leaving.timer)
+            del self._leaving[name]
+        if finished:
+            self._forget(finished)
+        for name, leaving in finished.items():
+            _log.info("queue %r is not consumed any more", name)
+            leaving.done(None)
 
     def _forget(self, names: Collection[str]) -> None:
         for name in names:
@@ -371,12 +379,12 @@ class QueueChanges:
 
     # The end -----------------------------------------------------------------------------------------------------
 
-    def disconnected(self) -> None:
-        """Forget the queues that were being removed: the broker has their messages. Added ones wait for it."""
-        self._waiting.clear()
-        self._opening.clear()
-        for name, leaving in list(self._leaving.items()):
-            self._finish(name, leaving)
+    def disconnected(self, one: QueueConnection) -> None:
+        """Forget the queues of a connection that were being removed: the broker has their messages. Added ones wait."""
+        self._waiting = deque(name for name in self._waiting if name not in one.queues)
+        self._opening.difference_update(one.queues)
+        self._finish([name for name in self._leaving if name in one.queues])
+        self._open_some()
 
     def stop(self) -> None:
         """Add nothing any more."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fairsched.consumer.functions_made_anew import with_first_functions
 from fairsched.consumer.handling.described import described
 from fairsched.consumer.log_limit import PAUSE, LogLimit
 from fairsched.errors import ConfigurationError, ShutDown
@@ -118,7 +119,7 @@ class QueueWatcher:
     def _ask(self) -> dict[str, Queue]:
         self._asked_at = time.monotonic()
         try:
-            answer = self._source.answer()
+            answer = self._source.answer(self._consumer.settings.urls)
             if inspect.isawaitable(answer):
                 if self._wait_for is None:
                     if inspect.iscoroutine(answer):
@@ -135,7 +136,11 @@ class QueueWatcher:
             self._remove(name)
         self._named = set(wanted)
         settings = self._consumer.settings
-        known = {name: replace(one, weight=settings.weights[name]) for name, one in settings.queues.items()}
+        known = {
+            name: one if one.weight == settings.weights[name] else replace(one, weight=settings.weights[name])
+            for name, one in settings.queues.items()
+        }
+        wanted = {name: self._with_known_functions(known, queue) for name, queue in wanted.items()}
         changed = {name for name, queue in wanted.items() if name in known and known[name] != queue}
         reweighed = {
             name: wanted[name].weight
@@ -148,6 +153,22 @@ class QueueWatcher:
         for name in again:
             self._remove(name)
         self._add({name: queue for name, queue in wanted.items() if name not in known or name in again})
+
+    def _with_known_functions(self, known: Mapping[str, Queue], queue: Queue) -> Queue:
+        """Return a queue with the functions that it is consumed with, if the source only makes them anew.
+
+        They differ in each answer. If that counted, the queue would be removed and added again for each of them.
+        """
+        first = known.get(queue.name)
+        if first is None or first == queue:
+            return queue
+        found = with_first_functions(first, queue)
+        if found is not queue and self._log.due("made anew"):
+            _log.error(
+                "the source of queues, %s, makes another function for queue %r in each answer; the first one stays: "
+                "define what on_error and Retry(on=) name outside of the source", self._source, queue.name,
+            )  # fmt: skip
+        return found
 
     def _remove(self, name: str) -> None:
         try:

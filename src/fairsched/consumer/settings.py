@@ -171,6 +171,7 @@ class ConsumerSettings:
         if not self.queues:  # for its checks
             _windows(options.prefetch, {}, {"": 1}, {"": 1.0}, self.workers)
         self.windows = self._windows(options.prefetch) if self.queues else {}
+        _refuse_second_consumers(options.max_buffer_bytes, self.queues)
         self.policies = _policies(self.queues)
         self.retries = _retries(options.retry, self.queues)
         self.time_limits = _time_limits(options.time_limit, self.queues)
@@ -248,6 +249,7 @@ class ConsumerSettings:
             tenants = {name: replace(self.tenants.get(name, Tenant()), weight=changes[name]) for name in changes}
             found.tenants = {**self.tenants, **tenants}
             _check_quanta(found.quanta)
+            found._reweigh_own_lanes(changes)
             return found
         unknown = [name for name in changes if name not in self.weights]
         if unknown:
@@ -258,6 +260,21 @@ class ConsumerSettings:
         found._find_units()
         found.windows = found._windows(found._later_prefetch())
         return found
+
+    def _reweigh_own_lanes(self, changes: Mapping[Any, int]) -> None:
+        """Give lanes of single tenants the windows that go with other weights of these. O(lanes, changes)."""
+        weights = {
+            lane: weight
+            for tenant, weight in changes.items()
+            for lanes in self.lanes
+            if not lanes.ordered and (lane := lanes.own_lane_of(tenant)) in self.weights
+        }
+        if weights:
+            before = copy.copy(self)
+            self.weights = {**self.weights, **weights}
+            self._rescale(before, weights)
+            windows = {lane: self._later_window(self.queues[lane]) for lane in weights}
+            self.windows = {**self.windows, **windows}
 
     def with_queues(self, added: Mapping[str, Queue]) -> ConsumerSettings:
         """Return a copy that consumes more queues.
@@ -285,6 +302,7 @@ class ConsumerSettings:
         for name in added:
             if name in self.queues:
                 raise ConfigurationError(f"queue {name!r} is consumed already")
+        _refuse_second_consumers(self.options.max_buffer_bytes, added)
         found = copy.copy(self)
         found.queues = {**self.queues, **added}
         found.retries = {**self.retries, **_retries(self.options.retry, added)}
@@ -395,8 +413,13 @@ class ConsumerSettings:
     @property
     def asked(self) -> tuple[str, ...]:
         """The queues whose consumers the broker is asked to count, because CoDel requeues only if there is another."""
+        return tuple(self.windows) if self.asks else ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether the broker is asked to count the consumers of queues."""
         codel = self.codel
-        return tuple(self.windows) if codel and codel.requeue and not codel.when_alone else ()
+        return bool(codel and codel.requeue and not codel.when_alone)
 
     @property
     def priorities(self) -> list[int]:
@@ -456,6 +479,20 @@ def _refuse_of_queues(queues: Mapping[str, Queue]) -> None:
         if named:
             raise ConfigurationError(
                 f"{option} of queue {named[0]!r} is for consumers without key=; with key=, use tenants="
+            )
+
+
+def _refuse_second_consumers(max_buffer_bytes: int | None, queues: Mapping[str, Queue]) -> None:
+    """Raise ConfigurationError if a queue may have only one consumer, or its place in a stream, and windows change.
+
+    A window that follows the sizes of messages is changed by a second consumer, which takes over from the first one.
+    """
+    for name, queue in queues.items():
+        option = "exclusive" if queue.exclusive else None if queue.offset is None else "offset"
+        if option is not None and max_buffer_bytes is not None:
+            raise ConfigurationError(
+                f"{option} of queue {name!r} cannot be combined with max_buffer_bytes={max_buffer_bytes}, which "
+                "changes windows by another consumer of the queue; bound its messages with Queue(prefetch=N) alone"
             )
 
 

@@ -23,6 +23,8 @@ class Startup:
         Whose timers it uses.
     channels : callable
         Iterates over the current channels.
+    expected : callable
+        Returns whether a queue was never consumed yet.
     ready : callable
         Called when consuming has begun.
 
@@ -36,14 +38,21 @@ class Startup:
     """
 
     def __init__(
-        self, loop: IOLoop, channels: Callable[[], Iterator[ConsumerChannel]], ready: Callable[[], None]
+        self,
+        loop: IOLoop,
+        channels: Callable[[], Iterator[ConsumerChannel]],
+        expected: Callable[[], bool],
+        ready: Callable[[], None],
     ) -> None:
         #: Whether consuming has begun.
         self.done = False
         self._loop = loop
         self._channels = channels
+        self._expected = expected
         self._ready = ready
         self._hurried = False
+        #: Whether every queue was consumed, and the first deliveries are awaited.
+        self._looking = False
 
     def hurry(self) -> None:
         """Begin as soon as any queue is consumed."""
@@ -55,20 +64,18 @@ class Startup:
             return
         if self._hurried:
             self._begin()
-        elif self._all_subscribed():
+        elif not (self._looking or self._expected()):
+            self._looking = True
             self._loop.call_later(_LOOK, lambda: self._look(-1, _LOOKS))
 
     def _begin(self) -> None:
         self.done = True
         self._ready()
 
-    def _all_subscribed(self) -> bool:
-        return all(found.subscribed for found in self._channels())
-
     def _look(self, before: int, looks: int) -> None:
         here = sum(found.ledger.outstanding for found in self._channels())
         full = all(found.full for found in self._channels())
-        if self.done or not self._all_subscribed():
+        if self.done or self._hurried:
             return
         if full or here == before or looks == 0:
             self._begin()

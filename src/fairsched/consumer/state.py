@@ -17,9 +17,10 @@ class ConsumerState:
     Attributes
     ----------
     connected : bool
-        Whether there is an open connection to a broker.
+        Whether there is an open connection to a broker; with thousands of queues, whether all connections are open.
     since : datetime or None
-        When the connection was opened, or, if there is none, lost; in UTC. None before the first connection.
+        When the connection was opened, or, if there is none, lost; in UTC. None before the first connection. With
+        several, since when all are open, or one is lost.
     last_error : str or None
         The last reason for which there was no connection, or a queue was not consumed; kept after recovery. Never
         contains a password.

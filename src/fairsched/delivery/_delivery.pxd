@@ -24,7 +24,9 @@ cdef class Settlements:
     cdef readonly LentConnection lent
     cdef object request
     cdef object forked_error
+    cdef readonly int64_t window
     cdef list unsent
+    cdef list busy           # channels to which something was delivered since they last had nothing
 
     cdef int send_soon(self) except -1
     cdef list taken_unsent(self)
@@ -51,6 +53,7 @@ cdef class ChannelDeliveries:
     cdef uint64_t due
     cdef double sent
     cdef bint unsent
+    cdef bint listed         # whether it is in the list of the `Settlements`
 
     cdef int book(self, uint64_t tag, uint64_t size) except -1
     cdef int look(self, uint64_t tag) except -1
@@ -190,7 +193,7 @@ cdef class LentConnection:
     cdef int give_back(self) except -1
     cdef int wake_up(self) except -1
     cdef bint send(self, Settlements settlements) except -1
-    cdef int send_all(self, list channels) except -1
+    cdef bint send_all(self, Settlements settlements, list channels) except -1
     cdef bint fetch(self, bint wait) except -1
     cdef bint has(self, int64_t count) except -1
     cdef int wait(self, int64_t brief) except -2

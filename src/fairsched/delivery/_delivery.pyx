@@ -110,11 +110,13 @@ cdef class Settlements:
     ----------
     flush_requested : bool
         Whether sending was asked for and is yet to be done.
+    window : int
+        Sum of the windows of all living channels.
 
     Notes
     -----
-    `take_unsent` is for the thread that has the connection, `forked` for a child process; the rest is safe from any
-    thread.
+    `take_unsent`, `window` and `count_here` are for the thread that has the connection, `forked` for a child process;
+    the rest is safe from any thread.
     """
 
     def __cinit__(self, *_args, **_options):
@@ -122,6 +124,7 @@ cdef class Settlements:
         self.policy = AckPolicy(1)
         self.lent = LentConnection.__new__(LentConnection)
         self.unsent = []
+        self.busy = []
 
     def __init__(self, Counters counters not None, AckPolicy policy not None, LentConnection lent not None, request):
         self.counters = counters
@@ -172,6 +175,27 @@ cdef class Settlements:
                 self.unsent.append(channel)
                 channel.unsent = True  # after that, which may be out of memory
         return 0
+
+    def count_here(self):
+        """count_here($self)
+        --
+
+        Messages that the broker has given out on living channels and not heard of. O(channels that have any).
+        """
+        cdef list found = [], before
+        cdef ChannelDeliveries channel
+        cdef int64_t here = 0, held
+        cdef Py_ssize_t i
+        before, self.busy = self.busy, found
+        for i in range(len(before)):
+            channel = <ChannelDeliveries> PyList_GET_ITEM(before, i)
+            held = channel.held() if channel.alive else 0
+            here += held
+            if held:
+                found.append(channel)
+            else:
+                channel.listed = False
+        return here
 
     def forked(self, error):
         """forked($self, error)
@@ -268,8 +292,19 @@ cdef class ChannelDeliveries:
 
         Set what the broker may send, and beyond how many unsettled messages it counts as full.
         """
+        if self.alive:
+            self.settlements.window += window - self.window
         self.window = window
         self.nearly_full = nearly_full
+
+    def close_window(self):
+        """close_window($self)
+        --
+
+        Count its window no longer among those of the consumer; for a channel that is about to be gone.
+        """
+        if self.alive:
+            self.settlements.window -= self.window
 
     def expect(self, int64_t tag):
         """expect($self, tag)
@@ -347,6 +382,9 @@ cdef class ChannelDeliveries:
         if not booked:
             raise MemoryError()
         self.arrived = True
+        if not self.listed:
+            self.settlements.busy.append(self)
+            self.listed = True  # after that, which may be out of memory
         return 0
 
     cdef int look(self, uint64_t tag) except -1:
@@ -1471,32 +1509,39 @@ cdef class LentConnection:
 
     cdef bint send(self, Settlements settlements) except -1:
         """Send what is settled; False if that is for the I/O thread."""
+        cdef bint all_sent = True
         # Its timer rests while nothing is settled, and has to be woken.
         if settlements.policy.state.period > ACKS_PERIOD or not self.borrow():
             return False
         try:
             ackpolicy_sending(&settlements.policy.state, monotonic())
-            self.send_all(settlements.taken_unsent())
+            all_sent = self.send_all(settlements, settlements.taken_unsent())
         except BaseException as error:  # what was taken and not sent would be lost: the connection must end
             self.left, self.error = True, error
         finally:
             self.give_back()
-        return True
+        return all_sent
 
-    cdef int send_all(self, list channels) except -1:
+    cdef bint send_all(self, Settlements settlements, list channels) except -1:
+        """Send what is settled on this connection; False if there is more, on others."""
         cdef bytes frames
         cdef int64_t sent
+        cdef bint others = False
         if len(channels) == 1:
             frames = (<ChannelDeliveries> channels[0]).taken_frames()
         else:
             frames = b"".join([(<ChannelDeliveries> channel).taken_frames() for channel in channels])
+        for channel in channels:
+            if (<ChannelDeliveries> channel).alive and not (<ChannelDeliveries> channel).number:
+                settlements.note_unsent(<ChannelDeliveries> channel)
+                others = True
         if frames:
             sent = sockets_send(self.fd, PyBytes_AS_STRING(frames), PyBytes_GET_SIZE(frames))
             self.sent_size += PyBytes_GET_SIZE(frames)
             if sent < PyBytes_GET_SIZE(frames):
                 self.left = True
                 self.unsent = frames[sent:]
-        return 0
+        return not others
 
     cdef bint fetch(self, bint wait) except -1:
         """Read what has come, or comes soon; True if that were messages."""

@@ -5,7 +5,7 @@ hot), `announcement` (the messages), `own_lanes` (when a worker consumes a lane 
 (the connection of a worker for that). A publisher's side is in `fairsched.publisher`.
 
 The relay moves messages of an ingress queue to lanes: `relay`, `backlogs` (what waits for a lane that refuses
-messages), `moved_properties` (what a copy has of its message).
+messages), `ingress` (whether it is a stream), `moved_properties` (what a copy has of its message).
 """
 
 from __future__ import annotations

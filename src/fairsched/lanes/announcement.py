@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from fairsched.amqp.jsonbody import read_fields
 from fairsched.amqp.shortstring import is_short_string
 from fairsched.config.lanes import Lanes
 
@@ -20,6 +21,10 @@ GONE = "gone"
 KEPT = "kept"
 #: The routing keys that workers hear.
 KEYS = (NEW, ACTIVE, CLOSE, GONE, KEPT)
+
+#: Arguments of the registry queue, also where another type is the default of the virtual host: workers read it in turn,
+#: as its exclusive consumer, and quorum queues ignore that flag.
+REGISTRY_ARGUMENTS = {"x-queue-type": "classic"}
 
 #: Longest body that is written and read, in bytes. A lane has at most 255, a tenant what fits into a header of a frame,
 #: of which JSON makes up to six times as much.
@@ -77,17 +82,6 @@ def decode(body: bytes, lanes: Lanes) -> Announcement:
     if not isinstance(tenant, str | int | float | None):
         raise ValueError(f"'tenant' must be text, a number, true, false or null, got {type(tenant).__name__}")
     return Announcement(lane, _with_bytes(tenant))
-
-
-def read_fields(body: bytes, longest: int) -> dict[str, Any]:
-    """Return the fields of a JSON object, none of other JSON; ValueError if it is too long or no JSON."""
-    if len(body) > longest:
-        raise ValueError(f"the body must have at most {longest} bytes, got {len(body)}")
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ValueError(f"the body must be JSON, got {body[:80]!r}") from None
-    return found if isinstance(found, dict) else {}
 
 
 def _with_bytes(tenant: Any) -> Any:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pika import BasicProperties
 
+from fairsched.amqp.jsonbody import read_fields
 from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConnectionFailed, FairschedError
-from fairsched.lanes.announcement import read_fields
 from fairsched.lanes.members import ALONE, BEAT, Members
 
 if TYPE_CHECKING:

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from pika.spec import BasicProperties
 
-from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties, read_properties
+from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
+from fairsched.amqp.properties import read_encoded
 from fairsched.amqp.session import Session
 from fairsched.amqp.urls import parameters
 from fairsched.consumer.handling.retries import COPIED_TO, USER_ID
 from fairsched.errors import ConnectionFailed, RequestRefused
+from fairsched.lanes._unchanged import unchanged_properties
 
 if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
@@ -41,7 +43,6 @@ _NO_HEADERS = b"\0\0\0\0"
 _HAS_HEADERS, _HAS_USER_ID = 0x20, 0x10
 #: The name of no queue.
 _NOWHERE = "fairsched.nowhere"
-_ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Headers by which the broker routes a message to further queues, and how they begin when encoded.
 _COPIES = ("CC", "BCC")
 _ENCODED_COPIES = (b"\x02CC", b"\x03BCC")
@@ -65,6 +66,13 @@ class MovedProperties:
         self._user = parameters(urls[0]).credentials.username
         #: Whether the broker refuses user ids of other users; None: it was not asked.
         self._refused: bool | None = None
+
+    def of_all(self, messages: list[Message]) -> list[bytes | None]:
+        """Return for each message what `of` returns if these are its own properties; None: they may not be.
+
+        O(their length), without a Python call for each.
+        """
+        return unchanged_properties(messages, self._refused is False)
 
     def of(self, message: Message, body: bytes) -> bytes:
         """Return the encoded properties of a copy, without the beginning of a content header. O(their length)."""
@@ -108,7 +116,7 @@ class MovedProperties:
     def _changed(self, raw: bytes, noting: bool) -> bytes:
         """Return properties without what a copy cannot have, `noting` it in headers; as they are, if unreadable."""
         try:
-            found = _read(raw)
+            found = read_encoded(_HEADER.pack(_CLASS, 0, 0) + raw)
             noted: dict[str, Any] = {}
             user = found.get("user_id")
             if user not in (None, self._user) and self._is_refused(user):
@@ -127,12 +135,3 @@ class MovedProperties:
 def _without_beginning(raw: bytes, body: bytes) -> bytes:
     """Return properties without the beginning of a content header; pika's own have none, and may seem to have one."""
     return raw[_HEADER.size :] if raw.startswith(_HEADER.pack(_CLASS, 0, len(body))) else raw
-
-
-def _read(raw: bytes) -> dict[str, Any]:
-    return read_properties(_HEADER.pack(_CLASS, 0, 0) + raw, _ALL, _raw_table, True)
-
-
-def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
-    end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
-    return header[begin:end], end

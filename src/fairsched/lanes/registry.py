@@ -18,7 +18,7 @@ from fairsched.amqp.side_connection import SideConnection
 from fairsched.config.queues import Queue
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused, ShutDown
-from fairsched.lanes.announcement import KEYS, NEW, Announcement, decode, encode
+from fairsched.lanes.announcement import KEYS, NEW, REGISTRY_ARGUMENTS, Announcement, decode, encode
 from fairsched.lanes.own_lanes import Action, Activity, Do, OwnLanes
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class LaneRegistry(SideConnection):
     urls : sequence of str
         The brokers.
     consumer : LaneConsumer
-        Consumes them. The window of a lane is by the weight that its tenant has when it is found.
+        Consumes them. The window of a lane is by the weight of its tenant.
 
     Notes
     -----
@@ -126,8 +126,6 @@ class LaneRegistry(SideConnection):
         super().__init__(urls, "fairsched-lanes")
         self._registered = {one.registry: _Registered(one) for one in lanes}
         self._consumer = consumer
-        #: The lanes as they were added, which is how they have to be named if they are added again.
-        self._queues: dict[str, Queue] = {}
         self._log = LogLimit()
         self._inbox: deque[tuple[str, str, bytes]] = deque()
         self._beat_at = 0.0
@@ -202,7 +200,7 @@ class LaneRegistry(SideConnection):
             _, declared, *_ = session.call(
                 [
                     partial(channel.exchange_declare, name, "direct", durable=True),
-                    partial(channel.queue_declare, name, durable=True),
+                    partial(channel.queue_declare, name, durable=True, arguments=REGISTRY_ARGUMENTS),
                     partial(channel.queue_bind, name, name, NEW),
                     *(partial(channel.queue_bind, self._queue, name, key) for key in KEYS),
                 ],
@@ -265,12 +263,9 @@ class LaneRegistry(SideConnection):
 
     def _consume(self, one: _Registered, action: Action) -> None:
         try:
-            queue = self._queues.get(action.lane)
-            if queue is None:
-                # Not declared: the publisher that declares a lane enters it into the registry before it has messages.
-                # Its messages are retried as those of the tenant's bucket.
-                weight = self._consumer.weight_of(action.tenant)
-                queue = self._queues[action.lane] = Queue(action.lane, weight=weight, retry=False)
+            # Not declared: the publisher that declares a lane enters it into the registry before it has messages. Its
+            # messages are retried as those of the tenant's bucket.
+            queue = Queue(action.lane, weight=self._consumer.weight_of(action.tenant), retry=False)
             added = self._consumer.add_queues({action.lane: queue})[action.lane]
         except (FairschedError, RuntimeError) as error:  # such as: the consumer was stopped
             self._refused(action.lane, error)
@@ -290,7 +285,6 @@ class LaneRegistry(SideConnection):
             _log.warning("lane %r cannot be consumed, and is tried again: %s", lane, error)
 
     def _leave(self, lane: str) -> None:
-        self._queues.pop(lane, None)
         with contextlib.suppress(FairschedError, RuntimeError):  # it is not consumed, or nothing is any more
             self._consumer.begin_removal(lane, at_once=True)
 

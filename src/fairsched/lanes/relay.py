@@ -18,10 +18,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairsched.amqp._ackledger import AckLedger
-from fairsched.amqp._publishing import Confirmation
+from fairsched.amqp._publishing import Confirmation, are_confirmed
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
 from fairsched.amqp.urls import check_urls
@@ -32,6 +33,7 @@ from fairsched.consumer.state import ConsumerState
 from fairsched.delivery._settling import settle_all
 from fairsched.errors import ConfigurationError, ConnectionFailed, PublishFailed, RequestRefused, ShutDown
 from fairsched.lanes.backlogs import Backlogs
+from fairsched.lanes.ingress import is_stream
 from fairsched.lanes.moved_properties import MovedProperties
 from fairsched.publisher.publisher import Publisher
 
@@ -50,6 +52,8 @@ _BATCH = 512
 #: After a batch of fewer messages, the next one begins this many seconds after it: a thread that is woken for a few
 #: messages costs more than they do.
 _MANY, _PAUSE = 256, 0.01
+#: Longest time in seconds for which the I/O threads leave what comes in their sockets while there are many messages.
+_REST = 0.005
 #: Bytes of unsettled messages, which are held twice: as they came, and as they are published.
 _MOST_BYTES = 64 << 20
 #: Longest time for the broker to take what was settled when a relay with order leaves, in seconds.
@@ -219,7 +223,7 @@ class Relay:
         ConnectionFailed
             If no broker can be reached, or it refuses the connection.
         ConfigurationError
-            If a lane exists with other arguments.
+            If a lane exists with other arguments, or the ingress queue is a stream. Nothing has been moved then.
         PublishFailed
             If publishing cannot continue, for example because the broker refuses the connection after a restart.
             Messages that are not confirmed return to the ingress queue.
@@ -256,12 +260,17 @@ class Relay:
             raise self._error
 
     def _declare(self) -> None:
-        """Declare the buckets."""
+        """Declare the buckets, unless the ingress queue is a stream."""
         problem: ConnectionFailed | None = None
         for url in self.urls:
             session = Session(url)
             try:
                 session.open()
+                if is_stream(session, self.lanes.name):
+                    raise ConfigurationError(
+                        f"queue {self.lanes.name!r} is a stream, which keeps its messages: they cannot be moved to "
+                        "lanes; have producers publish to a classic or quorum queue, or to the lanes"
+                    )
                 channel = session.channel()
                 requests = [self._declaration(channel, name) for name in self.lanes.bucket_names]
                 session.call(requests, "queue.declare")
@@ -325,7 +334,8 @@ class Relay:
 
     def _move_all(self, consumer: Consumer) -> None:
         try:
-            # The mover reads the socket itself although it pauses.
+            # The I/O threads need not be faster than the mover, which reads the socket itself although it pauses.
+            consumer._client.io_thread.pace.rest = self._publisher._client.io_thread.pace.rest = _REST
             consumer._client.io_thread.settlements.lent.fast = 2 * _PAUSE
             for messages in self._taken(consumer):
                 began = time.monotonic()
@@ -362,7 +372,7 @@ class Relay:
             outcomes += [None] * len(messages)
         elif not backlogs:
             failed = self._unpublishable
-            outcomes += map(self._publish, messages, lanes, tenants)
+            outcomes += self._publish_all(messages, lanes, tenants)
             plain = self._unpublishable == failed
         else:
             for message, lane, tenant in zip(messages, lanes, tenants, strict=True):
@@ -383,6 +393,19 @@ class Relay:
             self._publisher._client.await_lanes()
             lanes = placement.lanes_of(tenants)
         return lanes
+
+    def _publish_all(self, messages: list[Message], lanes: list[str], tenants: list[Hashable]) -> list[Any]:
+        """Publish copies, waiting for room; return what `_publish` returns for each."""
+        properties = self._properties.of_all(messages)
+        bodies = [message.body for message in messages]
+        places = list(zip(repeat(self._spread), tenants))
+        window = self._publisher._client.window
+        found: list[Any] = []
+        while (count := len(found)) < len(messages):
+            found += window.put_many(lanes, properties, bodies, places, count)
+            if (count := len(found)) < len(messages):
+                found.append(self._publish(messages[count], lanes[count], tenants[count]))
+        return found
 
     def _publish(self, message: Message, lane: str, tenant: Hashable) -> Confirmation | Exception:
         """Publish a copy, waiting for room; return the error if there cannot be one."""
@@ -465,7 +488,7 @@ class Relay:
     def _is_answered(self, batch: _Batch) -> bool:
         """Return whether all messages of a batch are confirmed or have failed; otherwise be woken later."""
         # Most are answered in their order: when the last one is, the others are looked at.
-        if batch.plain and batch.outcomes[-1].done() and all(map(_done, batch.outcomes)):
+        if batch.plain and batch.outcomes[-1].done() and are_confirmed(batch.outcomes):
             return True
         for one in reversed(batch.outcomes):
             if isinstance(one, Confirmation) and not one.done():
@@ -477,7 +500,7 @@ class Relay:
 
     def _settle(self, batch: _Batch) -> None:
         backlogs = self._backlogs
-        if batch.plain and not backlogs.found and not any(map(_exception, batch.outcomes)):
+        if batch.plain and not backlogs.found and are_confirmed(batch.outcomes):
             self._acknowledge(batch.messages)
             return
         confirmed: list[Message] = []
@@ -503,9 +526,6 @@ class Relay:
 
     def _count_refusal(self) -> None:
         self._counts["refused"] += 1
-
-
-_done, _exception = Confirmation.done, Confirmation.exception
 
 
 def _failure(outcome: Confirmation | Exception) -> BaseException | None:

@@ -11,6 +11,7 @@ from fairsched.amqp._publishing import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import broker_text
+from fairsched.amqp.pacing import Pace, PacedPoll, use_poll
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.lane_upkeep import LaneUpkeep
 from fairsched.publisher.transport import PublisherTransport
@@ -73,6 +74,9 @@ class IOThread(ConnectionThread):
         #: Reason of the broker for not accepting messages at the moment; None: it accepts them.
         self.blocked: str | None = None
         self.window = PublishWindow(messages, size, self.wake)
+        #: How often this thread looks at the socket while many messages are unconfirmed.
+        self.pace = Pace(self._progress)
+        use_poll(self._loop, lambda: PacedPoll(self.pace))
         #: Bytes of the longest payload of a frame.
         self._longest = 0
         self._backoff = Backoff()
@@ -107,6 +111,9 @@ class IOThread(ConnectionThread):
         self._loop.add_callback_threadsafe(lambda: self._lanes.when_open(done))
 
     # The thread --------------------------------------------------------------------------------------------------
+
+    def _progress(self) -> tuple[int, int]:
+        return self.window.confirmed, self.window.unconfirmed
 
     def _look(self) -> None:
         """Send what an interrupted `publish` left behind, and announce lanes in use."""

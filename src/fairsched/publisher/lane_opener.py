@@ -13,7 +13,7 @@ import pika.exceptions
 from fairsched.amqp.errors import broker_text
 from fairsched.config.lanes import Lanes
 from fairsched.errors import ConnectionFailed, PublishFailed
-from fairsched.lanes.announcement import ACTIVE, NEW, Announcement, encode
+from fairsched.lanes.announcement import ACTIVE, NEW, REGISTRY_ARGUMENTS, Announcement, encode
 
 if TYPE_CHECKING:
     from pika.channel import Channel
@@ -274,8 +274,10 @@ class LaneOpener:
         """Declare exchange and queue of the registry; return its entries, or `_READ` while a worker has them."""
         self._asked = f"exchange {name!r}, direct and durable"
         yield lambda channel, answer: channel.exchange_declare(name, "direct", durable=True, callback=answer)
-        self._asked = f"queue {name!r}, durable, without arguments"
-        declared = yield lambda channel, answer: channel.queue_declare(name, durable=True, callback=answer)
+        self._asked = f"queue {name!r}, durable, with arguments {REGISTRY_ARGUMENTS!r}"
+        declared = yield lambda channel, answer: channel.queue_declare(
+            name, durable=True, arguments=REGISTRY_ARGUMENTS, callback=answer
+        )
         self._asked = f"the binding of queue {name!r} to the exchange of that name with key {NEW!r}"
         yield lambda channel, answer: channel.queue_bind(name, name, NEW, callback=answer)
         entries: int = _READ if declared.method.consumer_count else declared.method.message_count

@@ -30,7 +30,7 @@ from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.math cimport INFINITY, nextafter
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -57,16 +57,18 @@ from fairsched.core.schedule.slots cimport (
     slots_first, slots_report_idle, slots_take_idle,
 )
 from fairsched.core.schedule.subkeys cimport (
-    subkeys_clear, subkeys_forgive, subkeys_init, subkeys_list, subkeys_pop, subkeys_push, subkeys_reserve,
+    subkeys_clear, subkeys_forgive, subkeys_init, subkeys_pop, subkeys_push, subkeys_reserve,
     subkeys_settle,
 )
-from fairsched.core.schedule.withdrawal cimport Sought, sought_place, sought_sort, withdraw_active, withdraw_sought
+from fairsched.core.schedule.withdrawal cimport Sought, withdraw_active, withdraw_sought
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
 from fairsched.scheduling._items cimport items_drop, items_list, items_visit
 from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_priority
+from fairsched.scheduling._subkeycounts cimport queued_by_subkey
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
+from fairsched.scheduling._withdrawal cimport withdrawal_begin, withdrawal_end
 
 from queue import Empty, Full
 
@@ -588,7 +590,7 @@ sparse_boost=False, subkey_quantum=None)
         Empty if there is no such slot, or there are no subkeys. O(subkeys of the slot that have items or debts).
         """
         with cython.critical_section(self):
-            return {} if self.below is None else queued_by_subkey(self, slot)
+            return {} if self.below is None else queued_by_subkey(self, self.below, &self.levels, slot)
 
     def waiting(self):
         """waiting($self)
@@ -791,26 +793,15 @@ sparse_boost=False, subkey_quantum=None)
         The items of every slot that stay keep their order, and their slot its deficit. O(queued items * log(items)).
         """
         cdef list wanted = list(items)
-        cdef Py_ssize_t i, size = len(wanted)
-        cdef list found = [None] * size  # made first: nothing may fail once items are taken out
         cdef Sought sought
-        if size == 0:
-            return found
-        sought.size = size
-        sought.tokens = <uint64_t*> malloc(size * (sizeof(uint64_t) + 1))
-        if sought.tokens == NULL:
-            raise MemoryError()
-        sought.found = <uint8_t*> (sought.tokens + size)
+        cdef list found = withdrawal_begin(&sought, wanted)
         try:
-            for i in range(size):
-                sought.tokens[i] = <uint64_t> <uintptr_t> <PyObject*> PyList_GET_ITEM(wanted, i)
-            sought_sort(&sought)
             with cython.critical_section(self):
                 withdraw_sought(&self.table, &self.levels, &sought)
                 hand_over(self)
                 hand_room_over(self)
                 self.forget_idle()
-            release_found(wanted, &sought, found)
+            withdrawal_end(&sought, wanted, found)
             return found
         finally:
             free(sought.tokens)
@@ -1800,25 +1791,6 @@ cdef int store_many(
     return 0
 
 
-cdef void release_found(list wanted, Sought* sought, list found) noexcept:
-    """Write the items that were found into a list that has room for them, and cut it off behind the last.
-
-    Each inherits the reference of its entry. Items of one token are told apart by their number.
-    """
-    cdef Py_ssize_t i, size = 0
-    cdef int64_t place
-    cdef PyObject* item
-    for i in range(PyList_GET_SIZE(wanted)):
-        item = <PyObject*> PyList_GET_ITEM(wanted, i)
-        place = sought_place(sought, <uint64_t> <uintptr_t> item, 1)
-        if place >= 0:
-            sought.found[place] = 2
-            Py_DECREF(None)
-            PyList_SET_ITEM(found, size, <object> item)
-            size += 1
-    del found[size:]
-
-
 cdef inline object nth(object one, list each, Py_ssize_t place, str what):
     """Return the name that is given for one item, or for all."""
     if each is None:
@@ -1873,40 +1845,6 @@ cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexce
     Py_SET_SIZE(<PyObject*> names, taken)  # cutting a list would need memory
     Py_SET_SIZE(<PyObject*> items, taken)
     return taken
-
-
-cdef dict queued_by_subkey(FairQueue q, object slot):
-    """Return the number of items queued by subkey of a slot, all of one moment. Called with the exclusion held."""
-    cdef NamedSlots below = q.below
-    cdef list names = None
-    cdef int64_t* queued
-    cdef Slot* subkey
-    cdef int64_t hash
-    cdef long above
-    cdef uint32_t index = NO_SLOT, size = 0, i
-    cdef dict figures = {}
-    while True:
-        above = slot_find(q, slot, &hash)
-        size = 0 if above < 0 else subkeys_list(&q.levels, above, &index)
-        if names is not None and PyList_GET_SIZE(names) == size:
-            break
-        names = PyList_New(size)  # may run Python code, which may add subkeys
-    queued = <int64_t*> malloc(size * sizeof(int64_t))
-    if queued == NULL and size:
-        raise MemoryError()
-    for i in range(size):
-        subkey = &below.table.slots[index]
-        queued[i] = <int64_t> (subkey.pushed - subkey.served)
-        Py_INCREF(<object> PyList_GET_ITEM(below.name_of, index))
-        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(below.name_of, index))
-        index = subkey.next
-    try:
-        for i in range(size):
-            if queued[i]:
-                figures[names[i][1]] = queued[i]
-    finally:
-        free(queued)
-    return figures
 
 
 @cython.final

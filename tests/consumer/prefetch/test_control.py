@@ -47,13 +47,13 @@ class Shop:
 
 def test_the_default_narrows_with_the_next_connection_and_widens_when_handlers_are_fast_again() -> None:
     shop = Shop()
-    shop.window_control.connected()
+    shop.window_control.connected("connection", ["a", "b"])
     assert shop.windows() == [250, 250]
     shop.service = 0.1
     shop.pass_a_period()
     assert (shop.windows(), shop.found[0].sizes) == ([250, 250], [])  # nothing narrows while it lives
-    shop.window_control.disconnected(True)
-    shop.window_control.connected()
+    shop.window_control.disconnected("connection", True)
+    shop.window_control.connected("connection", ["a", "b"])
     assert shop.windows() == [5, 5]
     shop.service = 0.06
     shop.pass_a_period()
@@ -65,7 +65,7 @@ def test_the_default_narrows_with_the_next_connection_and_widens_when_handlers_a
 
 def test_a_single_channel_that_is_opened_again_has_its_window_alone_chosen_anew() -> None:
     shop = Shop()
-    shop.window_control.connected()
+    shop.window_control.connected("connection", ["a", "b"])
     shop.service = 0.1
     shop.window_control.renew("b")
     assert shop.windows() == [250, 5]
@@ -75,5 +75,5 @@ def test_a_single_channel_that_is_opened_again_has_its_window_alone_chosen_anew(
 def test_a_number_that_was_asked_for_stays(prefetch: Any) -> None:
     shop = Shop(prefetch=prefetch)
     shop.service = 0.1
-    shop.window_control.connected()
+    shop.window_control.connected("connection", ["a", "b"])
     assert (shop.windows(), shop.due) == ([50, 50], [])

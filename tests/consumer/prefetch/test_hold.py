@@ -54,7 +54,7 @@ class Workshop:
         self.timers, self.worker_queues, self.measurements = Timers(), WorkerQueues(settings), Measurements()
         self.found = {name: self.channel(name) for name in ("a", "b")}
         self.backlogged = BackloggedSlots(
-            self.timers, settings, self.measurements, self.worker_queues, lambda: iter(self.found.values())
+            self.timers, settings, self.measurements, self.worker_queues, lambda queue: self.found[queue]
         )
 
     def channel(self, name: str) -> Any:
@@ -101,9 +101,9 @@ def test_a_few_of_many_queues_are_asked_about_in_a_period_and_all_in_turn() -> N
 
     names = [f"q-{number}" for number in range(100)]
     settings = ConsumerSettings(URL, names)
-    found = [doubtful(name) for name in names]
-    backlogged = BackloggedSlots(shop.timers, settings, shop.measurements, WorkerQueues(settings), lambda: iter(found))
-    for one in found:
+    found = {name: doubtful(name) for name in names}
+    backlogged = BackloggedSlots(shop.timers, settings, shop.measurements, WorkerQueues(settings), found.get)
+    for one in found.values():
         backlogged.note_fill(one)
     for period in range(1, 26):
         shop.timers.pass_a_period()

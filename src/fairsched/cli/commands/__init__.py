@@ -18,6 +18,11 @@ SECTIONS = {
         "explain": "Say why a queue or tenant waits.",
         "control": "Change weights, and pause queues.",
     },
+    "Clear up a queue": {
+        "replay": "Return dead letters to the queues they came from.",
+        "move": "Move messages of a queue to another one.",
+        "drop": "Drop messages of a queue.",
+    },
     "Calculate, without a broker": {
         "prefetch": "Calculate the prefetch that keeps a handler busy.",
         "route": "Show the queue that consistent hashing chooses for each key.",

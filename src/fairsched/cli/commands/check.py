@@ -12,14 +12,16 @@ import click
 from fairsched.amqp.urls import check_urls, mask_url
 from fairsched.cli import exits
 from fairsched.cli.broker import Session
-from fairsched.cli.loading import load_app
+from fairsched.cli.loading import load_app, load_function
 from fairsched.cli.parameters import Duration, compared_bindings_option, config_option, settings_options
 from fairsched.config.lanes import queues_and_lanes
-from fairsched.config.queue_source import without_source
+from fairsched.config.queue_source import QueueSource, without_source
 from fairsched.config.queues import Queue
 from fairsched.config.settings import Settings
+from fairsched.config.source_table import source_of
 from fairsched.config.values import masked
 from fairsched.consumer import App
+from fairsched.consumer.handling.described import described
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 
@@ -56,7 +58,11 @@ def check(
         _line(False, f"configuration: {error}")
         raise click.exceptions.Exit(exits.USAGE) from None
     _line(True, f"configuration: {_described(settings)}")
-    outcomes = list(_brokers(wanted, timeout, bindings))
+    found, code = _asked(wanted)
+    wanted = wanted._replace(queues={**found, **wanted.queues})
+    outcomes = [*code, *_brokers(wanted, timeout, bindings)]
+    if exits.USAGE in outcomes:
+        raise click.exceptions.Exit(exits.USAGE)
     failed = [code for code in (exits.CONNECTION, exits.QUEUE_MISSING, exits.PLACEMENT) if code in outcomes]
     raise click.exceptions.Exit(failed[0] if failed else 0)
 
@@ -66,6 +72,7 @@ class _Wanted(NamedTuple):
 
     urls: tuple[str, ...]
     queues: dict[str, Queue]
+    source: QueueSource | None
 
 
 def _wanted(app: App, settings: Settings) -> _Wanted:
@@ -73,13 +80,31 @@ def _wanted(app: App, settings: Settings) -> _Wanted:
     urls = settings.url or check_urls(app.url or DEFAULT_URL)
     options = {**app.options, **settings.consumer_options()}
     declared = options.pop("queues", None)
-    queues = settings.queues or declared
-    if app.handlers:
-        queues = app._selected(queues or None)
+    queues = settings.queues or declared or None
+    given = settings.queue_source
+    source = None if given is None else source_of(given, load_function)
+    if app.handlers or app._source is not None:
+        queues = app._selected(queues, source)
+    elif source is not None:
+        queues = [*queues_and_lanes(queues)[0].values(), source] if queues else source
     if queues:
         ConsumerSettings(urls, queues, **options)
-    fixed, _ = without_source(queues or None)
-    return _Wanted(urls, queues_and_lanes(fixed)[0] if fixed else {})
+    fixed, asked = without_source(queues or None)
+    return _Wanted(urls, queues_and_lanes(fixed)[0] if fixed else {}, asked)
+
+
+def _asked(wanted: _Wanted) -> tuple[dict[str, Queue], list[int]]:
+    """Ask the source of queues once, if there is one; return its queues, and the exit code of an error."""
+    source = wanted.source
+    if source is None or source.is_coroutine:  # which fairsched.aio alone can ask
+        return {}, []
+    try:
+        found = source.read(source.answer(wanted.urls))
+    except Exception as error:
+        _line(False, f"source of queues, {source}: {described(error)}")
+        return {}, [exits.CONNECTION if isinstance(error, ConnectionFailed) else exits.USAGE]
+    _line(True, f"source of queues, {source}: {len(found):,} queues")
+    return found, []
 
 
 def _described(settings: Settings) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from fairsched.cli import exits
-from fairsched.cli.loading import load_app
+from fairsched.cli.loading import load_app, load_function
 from fairsched.cli.parameters import config_option, settings_options
 from fairsched.cli.reloading import Reload, is_wanted
 from fairsched.cli.serving import metrics_of, serve_pages, set_up_logging
 from fairsched.config.consumer_options import LOG_LEVEL
 from fairsched.config.settings import Settings
+from fairsched.config.source_table import source_of
 from fairsched.config.values import OFF
 from fairsched.consumer import App
 from fairsched.errors import FairschedError
@@ -65,6 +66,8 @@ def _run(app: App, settings: Settings) -> None:
     overrides = settings.consumer_options()
     if settings.queues:
         overrides["queues"] = settings.queues
+    if settings.queue_source is not None:
+        overrides["source"] = source_of(settings.queue_source, load_function)
     try:
         app.run(settings.url or None, **overrides)
     except FairschedError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from fairsched.cli import exits
 from fairsched.cli.commands.check import DEFAULT_URL
-from fairsched.cli.parameters import config_option, some_settings_options
+from fairsched.cli.parameters import ArgumentParameter, config_option, some_settings_options
 from fairsched.cli.serving import serve_pages, set_up_logging
 from fairsched.config.consumer_options import LOG_LEVEL
 from fairsched.config.lanes import Lanes
@@ -23,29 +22,6 @@ from fairsched.scheduling.greenlets import in_main_thread
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
-
-    _ParamType = click.ParamType[tuple[str, Any]]
-else:
-    _ParamType = click.ParamType
-
-
-class ArgumentParameter(_ParamType):
-    """An argument of a queue: NAME=VALUE, where a value that is no JSON is text."""
-
-    name = "argument"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        """Return name and value, or fail with a message that says what is allowed."""
-        if isinstance(value, tuple):
-            return value
-        name, separator, text = value.partition("=")
-        if not separator or not name:
-            self.fail(f"must be a name and a value, such as x-queue-type=quorum, got {value!r}", param, ctx)
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = text
-        return name, text if isinstance(found, float | None) else found
 
 
 @click.command(epilog=exits.EPILOG)

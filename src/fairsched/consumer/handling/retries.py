@@ -27,8 +27,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp._ackledger import AckLedger
-from fairsched.amqp._properties import PROPERTY_NAMES, encode_properties, read_properties
+from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
+from fairsched.amqp.properties import read_encoded
 from fairsched.consumer.declarations import Declaration, Declarations
 from fairsched.consumer.handling.described import described, shown
 from fairsched.delivery._settling import settle_failed
@@ -51,11 +52,13 @@ EXPIRATION, USER_ID = "x-original-expiration", "x-original-user-id"
 COPIED_TO, DEATHS = "x-original-cc", "x-original-death"
 #: What a stream adds to the headers of its messages.
 OFFSET = "x-stream-offset"
-#: Headers that a copy has not: some would route it to other queues, what died in its queue before, the broker would
-#: take for a cycle, and drop it, and it is in no stream.
-_WITHOUT = ("CC", "BCC", "x-death", OFFSET) + tuple(
+#: Headers by which a broker notes where a message died: of what died in a queue before, it would take a cycle, and drop
+#: it.
+DEATH_HEADERS = ("x-death",) + tuple(
     f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
 )
+#: Headers that a copy does not have: some would route it to other queues, and it is in no stream.
+_WITHOUT = ("CC", "BCC", OFFSET, *DEATH_HEADERS)
 
 #: Seconds for which a queue for a delay outlives its messages, at least; after which it is declared again before a copy
 #: is published; and within which a copy must be confirmed.
@@ -68,7 +71,6 @@ _MOST_ATTEMPTS = 1_000_000
 _TRIES = 3
 
 _HEADER = Struct(">HHQ")
-_ALL = tuple(range(len(PROPERTY_NAMES)))
 _NO_HEADERS = b"\0\0\0\0"
 
 
@@ -471,7 +473,7 @@ def copy_properties(message: Message, attempt: int, error: Exception, queue: str
     displaced: dict[str, Any] = {}
     found: dict[str, Any] = {}
     try:
-        found = read_properties(header, _ALL, _raw_table, True)
+        found = read_encoded(header)
         for name, kept in (("expiration", EXPIRATION), ("user_id", USER_ID)):
             if (value := found.pop(name, None)) is not None:
                 added[kept] = value
@@ -499,7 +501,7 @@ def copy_properties(message: Message, attempt: int, error: Exception, queue: str
 
 def bare_properties(message: Message) -> bytes:
     """Return the properties of a copy without headers of ours, encoded: no longer than those of the message."""
-    found = read_properties(_content_header(message), _ALL, _raw_table, True)
+    found = read_encoded(_content_header(message))
     for name in ("expiration", "user_id"):
         found.pop(name, None)
     return encode_properties({**found, "headers": replace_fields(found.get("headers", _NO_HEADERS), {}, _WITHOUT)})
@@ -509,8 +511,3 @@ def _content_header(message: Message) -> bytes:
     raw = message.raw_properties
     before = _HEADER.pack(60, 0, len(message.body))  # class, weight, size: pika's own properties come without
     return raw if raw.startswith(before) else before + raw
-
-
-def _raw_table(header: bytes, begin: int) -> tuple[bytes, int]:
-    end = begin + 4 + int.from_bytes(header[begin : begin + 4], "big")
-    return header[begin:end], end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fairsched.consumer.prefetch.arithmetic import measured_windows
@@ -96,7 +96,11 @@ class WindowControl:
         self._turn = 0
         #: What no window exceeds while connections do not last.
         self._limit: int | None = None
-        self._up_since: float | None = None
+        #: When each connection that is open was opened.
+        self._up_since: dict[Hashable, float] = {}
+        #: Whether the timer runs that widens default windows, and by what these were chosen at the last look.
+        self._reviewing = False
+        self._reviewed: tuple[float | None, ConsumerSettings] | None = None
 
     @property
     def is_careful(self) -> bool:
@@ -156,14 +160,16 @@ class WindowControl:
                 moving |= one.prefetch.window != one.window
         return moving
 
-    def connected(self) -> None:
-        """Note a new connection; if it lasts, the windows get as large as they are wanted."""
-        began = self._up_since = self._clock()
-        self.renew(*self._windows)
-        if self._settings.default_prefetch:
-            self._loop.call_later(REVIEW, lambda: self._review(began))
+    def connected(self, connection: Hashable, queues: Iterable[str]) -> None:
+        """Note a new connection for some queues; if it lasts, the windows get as large as they are wanted."""
+        began = self._up_since[connection] = self._clock()
+        self._reviewed = None
+        self.renew(*queues)
+        if self._settings.default_prefetch and not self._reviewing:
+            self._reviewing = True
+            self._loop.call_later(REVIEW, self._review)
         if self._limit is not None:
-            self._loop.call_later(TRIAL, lambda: self._widen(began))
+            self._loop.call_later(TRIAL, lambda: self._widen(connection, began))
 
     def renew(self, *queues: str) -> None:
         """Choose the default windows anew of queues whose channels are about to be opened."""
@@ -179,34 +185,41 @@ class WindowControl:
         found = measured_windows(settings.windows, settings.units, round_trip, service, workers, worker_queues)
         return {**found, **{name: settings.windows[name] for name in self._fixed}}
 
-    def _review(self, began: float) -> None:
+    def _review(self) -> None:
         """Widen narrow default windows where handlers became faster; nothing narrows them before the next connection.
 
         So what is usual, one consumer for each queue, stays so: several are opened only for handlers that changed.
         """
-        if self._up_since != began:
+        if not self._up_since:
+            self._reviewing = False
             return
+        chosen_by = (self._service(), self._settings)
+        if chosen_by != self._reviewed:  # else nothing was handled since, and the queues of an idle consumer are many
+            self._reviewed = chosen_by
+            self._widen_defaults()
+        self._loop.call_later(REVIEW, self._review)
+
+    def _widen_defaults(self) -> None:
         wanted = self._measured()
         for one in self._channels():
             if one.alive and wanted[one.queue] >= 2 * self._windows[one.queue]:
                 self._windows[one.queue] = wanted[one.queue]
                 one.resize(self._bounded(one))
-        self._loop.call_later(REVIEW, lambda: self._review(began))
 
-    def _widen(self, began: float) -> None:
-        if self._up_since == began:
+    def _widen(self, connection: Hashable, began: float) -> None:
+        if self._up_since.get(connection) == began:
             self._limit = None
             for one in self._channels():
                 if one.alive:
                     one.resize(self._bounded(one))
 
-    def disconnected(self, answered: bool) -> None:
+    def disconnected(self, connection: Hashable, answered: bool) -> None:
         """Note that a connection ended, and whether any settlement reached the broker.
 
         A connection that is cut before a whole window has come would bring the same one again and again, if nothing of
         it can be settled before the cut. So the windows narrow until something can.
         """
-        began, self._up_since = self._up_since, None
+        began = self._up_since.pop(connection, None)
         if began is not None and not answered and self._clock() - began < TRIAL:
             widest = max(self._windows.values(), default=1)
             self._limit = max(1, min(self._limit or LARGEST_PREFETCH, widest) // NARROWING)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class BackloggedSlots:
         Knows the round trip.
     worker_queues : WorkerQueues
         Whose slots are held.
-    channels : callable
-        Iterates over the current channels.
+    channel : callable
+        ``channel(queue)`` returns the current channel of a queue, or None.
 
     Notes
     -----
@@ -71,7 +71,7 @@ class BackloggedSlots:
     A queue whose window is smaller than a turn is held, but not waited for: its turns would each last for several
     round trips.
 
-    For the I/O thread alone. The timer runs only while something is held. O(number of queues) a period.
+    For the I/O thread alone. The timer runs only while something is held. O(queues that are held) a period.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class BackloggedSlots:
         settings: ConsumerSettings,
         measurements: Measurements,
         worker_queues: WorkerQueues,
-        channels: Callable[[], Iterator[ConsumerChannel]],
+        channel: Callable[[str], ConsumerChannel | None],
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._measurements = measurements
         self._worker_queues = worker_queues
-        self._channels = channels
+        self._channel = channel
         self._held: dict[str, _Penalty] = {}
         #: The first queue to ask about, when its number comes.
         self._turn = 0
@@ -123,9 +123,7 @@ class BackloggedSlots:
         self._set_patience()
         left = MOST_ASKED
         for found in self._in_turn():
-            penalty = self._held.get(found.queue)
-            if penalty is None:
-                continue
+            penalty = self._held[found.queue]
             backlogged = found.backlogged(left > 0)
             left -= found.asking
             if backlogged:
@@ -140,8 +138,8 @@ class BackloggedSlots:
             self._loop.call_later(PERIOD, self._review)
 
     def _in_turn(self) -> list[ConsumerChannel]:
-        """Return the channels, beginning with others each time."""
-        found = list(self._channels())
+        """Return the channels of what is held, beginning with others each time."""
+        found = [one for queue in self._held if (one := self._channel(queue)) is not None]
         self._turn = (self._turn + MOST_ASKED) % len(found) if len(found) > MOST_ASKED else 0
         return found[self._turn :] + found[: self._turn]
 

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fairsched.amqp.jsonbody import read_fields
 from fairsched.errors import LONGEST_THROTTLE
 
 #: Slots that a message names at most, in each of its two lists.
@@ -80,14 +81,7 @@ def decode(body: bytes) -> Claim:
     ValueError
         If it is no such message, or says what cannot be; the text is short whatever the message is.
     """
-    if len(body) > MOST_BYTES:
-        raise ValueError(f"it has {len(body)} bytes, where {MOST_BYTES} are the most")
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ValueError("it is not JSON") from None
-    if not isinstance(said, dict):
-        raise ValueError("it is not a JSON object")
+    said = read_fields(body, MOST_BYTES)
     cost = _name(said.get("cost"), "cost")
     if cost not in MOST_RATE:
         raise ValueError(f"cost must be one of {sorted(MOST_RATE)}, got {cost[:20]!r}")

@@ -1,0 +1,3 @@
+from fairsched.delivery._delivery import Message
+
+def unchanged_properties(messages: list[Message], with_user_ids: bool) -> list[bytes | None]: ...
