@@ -235,7 +235,7 @@ def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
 
 def test_a_message_says_what_it_said() -> None:
     said = Message(
-        "report", "me", Epoch(3, "k"), 2, "q", 5.0, held={"a": HeldName(GroupLimit(4, 10, 1), 2, 0.5)}, returns={"b": 1}
+        "report", "me", Epoch(3, "k"), 2, "q", 5.0, 7, 1.5, held={"a": HeldName(GroupLimit(4, 10, 1), 2, 0.5)}, returns={"b": 1}
     )
     assert decode(encode(said)) == said
 
@@ -243,7 +243,7 @@ def test_a_message_says_what_it_said() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (b"x", "not JSON"),
+        (b"x", "must be JSON"),
         (b"{}", "kind must be one of"),
         (b'{"kind":"ask","sender":""}', "sender must have texts"),
         (b'{"kind":"ask","sender":"m","returns":{"a":-1}}', "returns must have whole numbers"),

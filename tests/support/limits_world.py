@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from fairsched import FairQueue, Limit
 from fairsched.consumer.group_limits.group_limits import group_limit
 from fairsched.consumer.group_limits.holder import Holder
-from fairsched.consumer.group_limits.limit_message import Message, decode, encode
-from fairsched.consumer.group_limits.member import BEATS, NEWS, Member
+from fairsched.consumer.group_limits.limit_message import decode, encode
+from fairsched.consumer.group_limits.member import BEATS, NEWS, OLDEST, Member
 
 #: Seconds after which the broker closes a connection that is cut off.
 NOTICED = 8.0
@@ -50,7 +50,8 @@ class World:
         self.limit, self.lease = limit, lease
         self.now = 1000.0
         self.queues: dict[str, deque[bytes]] = {}
-        self.keepers: deque[bytes] = deque()
+        #: Messages for the keeper, with the time of their arrival.
+        self.keepers: deque[tuple[float, bytes]] = deque()
         self.consumers: list[int] = []
         self.processes: list[Process] = []
         self.handled: Counter[str] = Counter()
@@ -147,7 +148,7 @@ class World:
                 for queue_ in self.queues.values():
                     queue_.append(body)
             if to != NEWS:
-                self.keepers.append(body)
+                self.keepers.append((self.now, body))
 
     def deliver(self, one: Process, most: int = 10**9) -> None:
         """Deliver at most so many messages to a process."""
@@ -155,16 +156,14 @@ class World:
             return
         waiting = self.queues[one.queue]
         while waiting and most:
-            one.member.hear(self.read(waiting), self.clock(one))
+            one.member.hear(decode(waiting.popleft()), self.clock(one))
             most -= 1
         if self.consumers and self.consumers[0] == one.number:
             while self.keepers and most:
-                one.member.hear_as_keeper(self.read(self.keepers), self.clock(one))
-                most -= 1
-
-    @staticmethod
-    def read(waiting: deque[bytes]) -> Message:
-        return decode(waiting.popleft())
+                arrived, body = self.keepers.popleft()
+                if self.now - arrived < OLDEST:
+                    one.member.hear_as_keeper(decode(body), self.clock(one))
+                    most -= 1
 
     def settle(self, one: Process) -> None:
         if one.alive and one.queue:

@@ -48,8 +48,8 @@ from fairsched.core.schedule.dwrr cimport (
 )
 from fairsched.core.schedule.limits cimport (
     Limit, NEVER, NO_PLACE, SlotLimit, limits_add, limits_block, limits_clear, limits_due, limits_give_back,
-    limits_init, limits_is_full, limits_lacks, limits_look, limits_permit, limits_pushed, limits_reserve, limits_set, limits_take,
-    limits_take_short, limits_tell,
+    limits_init, limits_is_full, limits_lacks, limits_look, limits_permit, limits_pushed, limits_reserve, limits_set,
+    limits_take, limits_take_short, limits_tell,
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
@@ -1013,7 +1013,8 @@ sparse_boost=False, subkey_quantum=None)
 
         Names of the slots with a group's limit that have changed since the last call so that the group should hear of
         it: they have items and lack permits or the bucket, or they have fewer items in hand than before, and had more
-        than their permits. A slot is named once, until `permit` is called for it.
+        than their permits. A slot is named once, until `permit` is called for it; what it lacks after that call is not
+        named either, until it has been granted.
 
         Notes
         -----

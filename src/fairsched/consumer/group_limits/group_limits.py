@@ -17,7 +17,7 @@ from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.limit_message import GroupLimit, Message, decode, encode
-from fairsched.consumer.group_limits.member import ASKS, BEATS, NEWS, Member
+from fairsched.consumer.group_limits.member import ASKS, BEATS, NEWS, OLDEST, Member
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.sharing.share_message import slot_name
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
@@ -38,7 +38,7 @@ HEARTBEAT = 5
 #: Longest delay of an attempt to connect again, in seconds: well below keeper.RETURN.
 LONGEST_PAUSE = 1.0
 #: Milliseconds for which messages wait for a keeper, and the keeper's queue for members.
-_MESSAGE_TTL, _QUEUE_EXPIRES = 5_000, 3_600_000
+_MESSAGE_TTL, _QUEUE_EXPIRES = int(OLDEST * 1000), 3_600_000
 #: Seconds for which a handler may run after its connection failed, unless there are time limits: RabbitMQ's
 #: consumer_timeout.
 LEASE = 1_800.0

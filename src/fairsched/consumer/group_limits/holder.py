@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairsched.consumer.group_limits.keeper import SILENT
 from fairsched.consumer.group_limits.limit_message import (
     NO_EPOCH,
     Epoch,
@@ -25,9 +24,13 @@ from fairsched.stats import PermitUse
 
 __all__ = ["Holder", "Slots"]
 
-#: Seconds for which a bucket stays here while there are messages for it and others wait. It is full later by what it is
-#: under way, so that this is long.
+#: Seconds for which permits stay here while there are messages for them and other members wait.
+SLICE = 0.25
+#: The same of a bucket, which serves nothing while it is under way.
 BUCKET_SLICE = 2.0
+#: A member uses no bucket when it has not heard the keeper for so many seconds. `sweep` finds that at most half a second
+#: later, which is sooner than the keeper takes the bucket back (keeper.SILENT).
+QUIET = 2.5
 #: Other members that are remembered at most.
 MOST_PEERS = 10_000
 
@@ -54,8 +57,14 @@ class _Held:
     owed: int = 0
     #: Seconds, on the clock of the calls, when the bucket is full; None: it is not here.
     full_at: float | None = None
-    #: When the bucket came.
-    since: float = 0.0
+    #: Permits that the keeper recalled, which are not owed yet: there are messages for them.
+    recalled: int = 0
+    #: Permits that the keeper was asked for, and whether it was asked for the bucket: said again with each sweep.
+    asked: int = 0
+    asked_bucket: bool = False
+    #: When permits came while there were none, and when the bucket came.
+    granted_at: float = 0.0
+    bucket_at: float = 0.0
     #: Whether the bucket is set in the slot.
     bucket_set: bool = False
     #: Messages served when the name was last swept.
@@ -113,7 +122,8 @@ class Holder:
         #: Whether the keeper was told, by this connection, what is held.
         self._reported = False
         self._held: dict[str, _Held] = {}
-        #: Names whose bucket others wait for.
+        #: Names of which others wait for permits or for the bucket that are here.
+        self._recalled: set[str] = set()
         self._recalled_buckets: set[str] = set()
         self._heard = -math.inf
         self._ask = self._message("ask")
@@ -129,13 +139,19 @@ class Holder:
 
     def lost(self) -> None:
         """Begin no more messages: only permits of those in hand are kept, and are returned with each of them."""
+        self._recalled.clear()
         self._recalled_buckets.clear()
         for name, one in list(self._held.items()):
-            one.full_at, one.bucket_set = None, False
+            one.full_at, one.bucket_set, one.recalled = None, False, 0
             use = self._slots.permit(one.slot, 0)
             one.granted = one.owed = 0 if use is None else use.in_hand
-            if not one.granted:
+            if not one.granted and not (use is not None and use.queued):
                 del self._held[name]
+
+    @property
+    def session(self) -> int:
+        """Number of the connection."""
+        return self._session
 
     def is_idle(self) -> bool:
         """Whether nothing is held."""
@@ -145,6 +161,10 @@ class Holder:
         """Return the number of names held, and of permits."""
         held = list(self._held.values())
         return {"held": len(held), "permits": sum(one.granted for one in held)}
+
+    def contended(self) -> bool:
+        """Whether others wait for something that is here."""
+        return bool(self._recalled or self._recalled_buckets)
 
     # What is said ------------------------------------------------------------------------------------------------
 
@@ -189,8 +209,8 @@ class Holder:
 
     # What is heard -----------------------------------------------------------------------------------------------
 
-    def hear_peer(self, message: Message, now: float) -> None:
-        """Take what another member says to all."""
+    def hear_peer(self, message: Message, sent: float) -> None:
+        """Take what another member says to all, and said at `sent` or later."""
         if message.sender == self.identity:
             return
         before = self.peers.get(message.sender)
@@ -200,7 +220,7 @@ class Holder:
             self.peers.pop(message.sender, None)
         elif before is not None or len(self.peers) < MOST_PEERS:
             held = {name: one.permits for name, one in message.held.items()}
-            self.peers[message.sender] = _Peer(message.queue, message.session, now, message.lease, held)
+            self.peers[message.sender] = _Peer(message.queue, message.session, sent, message.lease, held)
 
     def hear_keeper(self, message: Message, now: float) -> bool:
         """Take what a keeper says; return whether this process has to report to it: it is new, or the connection is."""
@@ -216,9 +236,9 @@ class Holder:
         for name, full_in in message.buckets.items():
             self._got_bucket(name, full_in, now)
         for name, count in message.recalls.items():
-            self._recalled(name, count, now)
+            self._note_recall(name, count)
         self._recalled_buckets.update(message.bucket_recalls)
-        self.return_buckets(now)
+        self.give_way(now)
         return False
 
     def _hear_of_others(self, message: Message) -> None:
@@ -235,38 +255,48 @@ class Holder:
         if one is None:  # nothing is left that wants it
             self._ask.returns[name] = self._ask.returns.get(name, 0) + count
             return
+        if not one.granted:
+            one.granted_at = now
         one.granted += count
-        self._set(name, one, now)
+        one.asked = max(0, one.asked - count)
+        self._want(name, one, self._set(name, one, now))
 
     def _got_bucket(self, name: str, full_in: float, now: float) -> None:
         one = self._held.get(name)
         if one is None:
             self._ask.buckets[name] = full_in
             return
-        one.full_at, one.since, one.bucket_set = now + full_in, now, False
-        self._set(name, one, now)
+        one.full_at, one.bucket_at, one.bucket_set, one.asked_bucket = now + full_in, now, False, False
+        self._want(name, one, self._set(name, one, now))
 
-    def return_buckets(self, now: float) -> bool:
-        """Return the buckets that others wait for and that are not needed here, or were here for a while.
-
-        Returns
-        -------
-        bool
-            Whether others wait for some that are still here.
-        """
+    def give_way(self, now: float) -> None:
+        """Return what others wait for and is not needed here, or was here for a while. O(names that others wait for)."""
+        for name in list(self._recalled):
+            one = self._held.get(name)
+            if one is None or not one.recalled:
+                self._recalled.discard(name)
+            elif self._may_go(one, one.granted_at + SLICE, now):
+                self._recalled.discard(name)
+                one.owed, one.recalled = min(one.granted, one.owed + one.recalled), 0
+                self._want(name, one, self._set(name, one, now))
         for name in list(self._recalled_buckets):
             one = self._held.get(name)
-            use = None if one is None or one.full_at is None else self._slots.permit_use(one.slot)
-            if use is None or one is None or not use.queued or now - one.since >= BUCKET_SLICE:
+            if one is None or one.full_at is None:
                 self._recalled_buckets.discard(name)
-                self._return_bucket(name, now)
-        return bool(self._recalled_buckets)
+            elif self._may_go(one, one.bucket_at + BUCKET_SLICE, now):
+                self._return_bucket(name, one, now)
 
-    def _recalled(self, name: str, count: int, now: float) -> None:
+    def _may_go(self, one: _Held, until: float, now: float) -> bool:
+        if now >= until:
+            return True
+        use = self._slots.permit_use(one.slot)
+        return use is None or not use.queued
+
+    def _note_recall(self, name: str, count: int) -> None:
         one = self._held.get(name)
         if one is not None:
-            one.owed = min(one.granted, one.owed + count)
-            self._set(name, one, now)
+            one.recalled = min(one.granted, one.recalled + count)
+            self._recalled.add(name)
 
     # Slots -------------------------------------------------------------------------------------------------------
 
@@ -281,27 +311,36 @@ class Holder:
             if one is None:
                 one = self._held[name] = _Held(slot, limit)
             one.slot, one.limit = slot, limit
-            self._set(name, one, now)
-            self._want(name, one)
+            self._want(name, one, self._set(name, one, now))
 
     def ask_again(self) -> None:
         """Ask a new keeper for what is short."""
         for name, one in self._held.items():
-            self._want(name, one)
+            self._want_again(name, one, self._slots.permit_use(one.slot))
 
-    def _want(self, name: str, one: _Held) -> None:
-        use = self._slots.permit_use(one.slot)
+    def _want_again(self, name: str, one: _Held, use: PermitUse | None) -> None:
+        """Ask as though the keeper had not been asked: it may be another one, or may not have read it."""
+        one.asked, one.asked_bucket = 0, False
+        self._want(name, one, use)
+
+    def _want(self, name: str, one: _Held, use: PermitUse | None) -> None:
+        """Ask for what a slot lacks and the keeper was not asked for.
+
+        `use` is what `permit` returned: the slot is not listed as short again for what it lacked then.
+        """
         if use is None or not use.queued:
             return
-        lacking = one.limit.concurrency and use.in_hand >= use.permits
-        permits = min(use.queued, one.limit.concurrency) if lacking else 0
-        full_in = 0.0 if one.limit.interval and one.full_at is None else None
-        if permits or full_in is not None:
-            self._ask.wants[name] = HeldName(one.limit, permits, full_in)
+        permits = 0
+        if use.in_hand >= one.allowed:
+            permits = max(0, min(use.queued, one.limit.concurrency - one.allowed))
+        bucket = bool(one.limit.interval) and one.full_at is None
+        if permits > one.asked or (bucket and not one.asked_bucket):
+            one.asked, one.asked_bucket = max(permits, one.asked), bucket
+            self._ask.wants[name] = HeldName(one.limit, one.asked, 0.0 if bucket else None)
 
-    def _set(self, name: str, one: _Held, now: float) -> None:
+    def _set(self, name: str, one: _Held, now: float) -> PermitUse | None:
         """Set what the slot may do, and return the permits that are owed and not needed."""
-        bucket = None if one.full_at is None or now - self._heard >= SILENT else max(0.0, one.full_at - now)
+        bucket = None if one.full_at is None or now - self._heard >= QUIET else max(0.0, one.full_at - now)
         use = self._slots.permit(one.slot, one.allowed, bucket)
         if use is None:
             in_hand = 0  # the slot was forgotten, so nothing of it is in hand
@@ -314,7 +353,9 @@ class Holder:
         if one.granted > keeps:
             count = one.granted - keeps
             one.granted, one.owed = keeps, max(0, one.owed - count)
+            one.recalled = min(one.recalled, one.granted)
             self._ask.returns[name] = self._ask.returns.get(name, 0) + count
+        return use
 
     def _full_at(self, one: _Held, now: float) -> float:
         """Return when the bucket is full that is here."""
@@ -323,29 +364,39 @@ class Holder:
             return now if use is None else now + use.full_in
         return now if one.full_at is None else one.full_at
 
-    def _return_bucket(self, name: str, now: float) -> None:
-        one = self._held.get(name)
-        if one is None or one.full_at is None:
-            return
+    def _return_bucket(self, name: str, one: _Held, now: float) -> None:
         self._recalled_buckets.discard(name)
-        use = self._slots.permit(one.slot, one.allowed) if one.bucket_set else None
-        full_at = one.full_at if not one.bucket_set else now + (0.0 if use is None else use.full_in)
+        full_at = self._full_at(one, now)
+        use = self._slots.permit(one.slot, one.allowed)
+        if one.bucket_set and use is not None:
+            full_at = now + use.full_in  # as it was at the moment in which the slot lost it
         one.full_at, one.bucket_set = None, False
         self._ask.buckets[name] = max(0.0, full_at - now)
+        self._want(name, one, use)
 
     def sweep(self, now: float) -> None:
-        """Return what was not used since the last call; use the bucket only while the keeper is heard. O(names)."""
+        """Return what was not used since the last call, ask again, and use buckets while the keeper is heard. O(names)."""
         for name, one in list(self._held.items()):
             use = self._slots.permit_use(one.slot)
             served = -1 if use is None else use.served
             idle = use is None or (not use.queued and served == one.served)
             one.served = served
             if idle:
-                in_hand = 0 if use is None else use.in_hand
-                one.owed = max(one.owed, one.granted - in_hand)
+                one.owed = max(one.owed, one.granted - (0 if use is None else use.in_hand))
                 if one.full_at is not None:
-                    self._return_bucket(name, now)
+                    self._return_bucket(name, one, now)
             if idle or one.full_at is not None:
-                self._set(name, one, now)
-            if idle and not one.granted and one.full_at is None:
+                use = self._set(name, one, now)
+            if one.asked or one.asked_bucket:
+                self._ask_anew(name, one, now)
+            elif idle and not one.granted and one.full_at is None and not (use is not None and use.queued):
                 del self._held[name]
+
+    def _ask_anew(self, name: str, one: _Held, now: float) -> None:
+        """Ask the keeper again, or tell it that nothing is needed any more."""
+        use = self._set(name, one, now)
+        if use is not None and use.queued:
+            self._want_again(name, one, use)
+        else:
+            one.asked, one.asked_bucket = 0, False
+            self._ask.wants[name] = HeldName(one.limit, 0, None)

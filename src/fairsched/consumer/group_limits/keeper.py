@@ -8,6 +8,7 @@ than their part, or have had for a while.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,14 +23,15 @@ BEAT = 0.5
 #: Seconds for which a new keeper waits for members that it does not know.
 TAKEOVER = 2.0
 #: A member whose queue is gone was silent before for so many seconds if its connection failed in silence: then its
-#: handlers may still run. A process that was killed, or whose connection was closed, spoke until then.
-SILENT = 3.0
+#: handlers may still run. A process that was killed, or whose connection was closed, spoke until then. Less than the
+#: heartbeat of the connection, after which the broker notices the silence at the earliest.
+SILENT = 4.0
 #: Seconds in which a process that lost its connection, and was not silent before, returns if it lives.
 RETURN = 3.0
-#: Seconds for which permits stay with a member while others wait.
-SLICE = 0.25
 #: Seconds for which members are told that another is forgotten.
 TELL_FORGOTTEN = 10.0
+#: The limit of a name of which only permits are known.
+UNKNOWN = GroupLimit(0, 0, 0)
 #: Members that a keeper knows at most.
 MOST_MEMBERS = 10_000
 
@@ -48,7 +50,11 @@ class _Member:
     gone: float | None = None
     #: When its permits are free, once it is gone.
     until: float = float("inf")
-    #: What it holds, if another member said so.
+    #: Number of the last message of its connection.
+    serial: int = 0
+    #: Whether its buckets were taken back.
+    buckets_free: bool = False
+    #: What it holds, if it or another member said so to others.
     names: dict[str, int] = field(default_factory=dict)
 
 
@@ -66,6 +72,7 @@ class _Name:
     waiting: dict[str, int] = field(default_factory=dict)
     #: Members that wait for the bucket.
     waiting_for_bucket: dict[str, None] = field(default_factory=dict)
+    #: When the first of a member's permits was granted.
     since: dict[str, float] = field(default_factory=dict)
     recalled: Counter[str] = field(default_factory=Counter)
 
@@ -79,27 +86,31 @@ class Keeper:
         Its number, larger than that of every keeper before it, and its identity.
     known : mapping of str to KnownMember
         The members that this process has heard of.
-    first : bool
-        Whether no keeper was before it, so that buckets that nobody holds are full.
     now : float
         Seconds on a clock that stands still while the process is not connected.
 
     Notes
     -----
     Pure; for one thread. Messages are answered by `send(queue, message)`, which is called by `flush` with one message
-    for each member at most. O(1) for each name in a message; `tick` is O(members + names that members wait for).
+    for each member at most. O(members) for each name in a message; `tick` is O(members, for each name that members
+    wait for).
     """
 
-    def __init__(self, epoch: Epoch, known: Mapping[str, KnownMember], first: bool, now: float) -> None:
+    def __init__(self, epoch: Epoch, known: Mapping[str, KnownMember], now: float) -> None:
         self.epoch = epoch
-        #: The largest number of an epoch that a member has told.
-        self.outranked_by = 0
+        #: Number of the epoch after which this process has to begin anew; 0: none. Either a member has told of it, or it
+        #: is the own one, because a message was lost.
+        self.begin_after = 0
         self._since = now
-        self._first = first
         self._granting = False
+        #: When this began to grant, or will at the earliest: buckets that no member has are empty until then.
+        self._granting_since = now + TAKEOVER
         self._members: dict[str, _Member] = {}
         self._names: dict[str, _Name] = {}
         self._contended: set[str] = set()
+        #: Names that no member has or wants, and whose bucket was not full; and when it will be, in a heap.
+        self._filling: set[str] = set()
+        self._full: list[tuple[float, str]] = []
         self._forgotten: dict[str, float] = {}
         self._outbox: dict[str, Message] = {}
         for identity, one in known.items():
@@ -130,10 +141,10 @@ class Keeper:
 
     # What is heard -----------------------------------------------------------------------------------------------
 
-    def hear(self, message: Message, now: float) -> None:
-        """Take a message of a member."""
+    def hear(self, message: Message, sent: float, now: float) -> None:
+        """Take a message of a member, which was sent at `sent` or later."""
         if message.epoch > self.epoch:
-            self.outranked_by = max(self.outranked_by, message.epoch.number)
+            self.begin_after = max(self.begin_after, message.epoch.number)
             return
         one = self._members.get(message.sender)
         if one is not None and message.session < one.session:
@@ -145,17 +156,24 @@ class Keeper:
             if len(self._members) >= MOST_MEMBERS:
                 return
             self._forgotten.pop(message.sender, None)
-            one = self._members[message.sender] = _Member(message.queue, message.session, now, message.lease)
+            one = self._members[message.sender] = _Member(message.queue, message.session, sent, message.lease)
         elif message.session > one.session:
             self._returned(message.sender, one, message)
-        one.heard, one.lease = now, message.lease
+        one.heard, one.lease = max(one.heard, sent), message.lease
         if message.epoch != self.epoch:
             one.reported = False
+            if message.kind == "beat":
+                one.names = {name: held.permits for name, held in message.held.items()}
             self._to(one.queue)  # which tells it the epoch
         elif message.kind == "report":
-            self._report(message.sender, one, message, now)
-        elif message.kind == "ask" and one.reported:
-            self._asked(message.sender, message, now)
+            one.serial = message.serial
+            self._report(message.sender, one, message, sent, now)
+        elif one.reported:
+            if message.serial != one.serial + 1:  # what was returned is not known
+                self.begin_after = max(self.begin_after, self.epoch.number)
+            one.serial = message.serial
+            if message.kind == "ask":
+                self._asked(message.sender, message, now)
 
     def undeliverable(self, queue: str, now: float) -> None:
         """Note that the queue of a member is gone."""
@@ -165,14 +183,14 @@ class Keeper:
                 one.until = now + (one.lease if now - one.heard >= SILENT else RETURN)
                 self._wait_no_more(identity)
 
-    def _learn(self, identity: str, known: KnownMember, now: float) -> None:
-        """Note what a member says of another."""
+    def _learn(self, identity: str, known: KnownMember, sent: float) -> None:
+        """Note what a member says of another, at `sent` or later."""
         one = self._members.get(identity)
         if one is not None and (one.reported or one.session > known.session):
             return
         if identity in self._forgotten or len(self._members) >= MOST_MEMBERS:
             return
-        heard = now - known.age
+        heard = sent - known.age
         if one is None:
             one = self._members[identity] = _Member(known.queue, known.session, heard, known.lease)
         elif one.session == known.session and one.heard >= heard:
@@ -184,7 +202,7 @@ class Keeper:
     def _returned(self, identity: str, one: _Member, message: Message) -> None:
         """Note that a member has another connection: it says anew what it holds."""
         one.queue, one.session, one.gone, one.until = message.queue, message.session, None, float("inf")
-        one.reported = False
+        one.reported = one.buckets_free = False
         self._wait_no_more(identity)
 
     def _wait_no_more(self, identity: str) -> None:
@@ -192,7 +210,7 @@ class Keeper:
             found.waiting.pop(identity, None)
             found.waiting_for_bucket.pop(identity, None)
 
-    def _report(self, identity: str, one: _Member, message: Message, now: float) -> None:
+    def _report(self, identity: str, one: _Member, message: Message, sent: float, now: float) -> None:
         """Take over what a member holds."""
         self._clear(identity, now)
         one.reported, one.names = True, {}
@@ -201,56 +219,80 @@ class Keeper:
             if held.permits:
                 found.permits[identity] = held.permits
                 found.since[identity] = now
-            if held.full_in is not None:
+            if held.full_in is None:
+                continue
+            if found.bucket is None and not self._granting:
                 found.bucket, found.bucket_recalled = identity, False
                 found.full_at = now + held.full_in
+            else:  # this process did not know of it in time, and the bucket that it has counts
+                self._to(one.queue).bucket_recalls.append(name)
         for other, known in message.known.items():
-            self._learn(other, known, now)
+            self._learn(other, known, sent)
+        self._all_changed(now)
 
     def _asked(self, identity: str, message: Message, now: float) -> None:
+        changed: dict[str, _Name] = {}
         for name, count in message.returns.items():
             found = self._names.get(name)
             if found is not None:
                 self._take_back(found, identity, count)
-                self._changed(name, found, now)
+                changed[name] = found
         for name, full_in in message.buckets.items():
             found = self._names.get(name)
             if found is not None and found.bucket == identity:
                 found.bucket, found.full_at = None, now + full_in
-                self._changed(name, found, now)
+                changed[name] = found
         for name, want in message.wants.items():
-            found = self._name(name, want.limit, now)
+            changed[name] = found = self._name(name, want.limit, now)
             if want.permits:
                 found.waiting[identity] = want.permits
-            if want.full_in is not None and found.bucket != identity:
+            else:
+                found.waiting.pop(identity, None)
+            if want.full_in is None:
+                found.waiting_for_bucket.pop(identity, None)
+            elif found.bucket != identity:
                 found.waiting_for_bucket[identity] = None
+        for name, found in changed.items():
             self._changed(name, found, now)
 
     # What is granted ---------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what time brings: free what lost members had, recall, probe."""
+        """Do what time brings: free what lost members had, recall, forget names."""
         for identity, one in list(self._members.items()):
             if one.gone is not None and now >= one.until:
                 self._forget(identity, now)
-            elif one.gone is not None and now - one.heard >= SILENT:
+            elif one.gone is not None and not one.buckets_free and now - one.heard >= SILENT:
+                one.buckets_free = True
                 self._free_buckets(identity, now)
-        if not self._granting:
-            self._granting = now - self._since >= TAKEOVER and all(
-                one.reported or one.gone is not None for one in self._members.values()
-            )
-            if not self._granting:
-                return
-            for identity, one in self._members.items():
-                self._adopt(identity, one, now)
-            for name, found in list(self._names.items()):
-                self._changed(name, found, now)
+                self._all_changed(now)
+        if not self._granting and not self._begin_to_grant(now):
+            return
         for name in list(self._contended):
             contended = self._names.get(name)
             if contended is None or not (contended.waiting or contended.waiting_for_bucket):
                 self._contended.discard(name)
             else:
-                self._recall(name, contended, now)
+                self._recall(name, contended)
+        while self._full and self._full[0][0] <= now:
+            _, name = heapq.heappop(self._full)
+            self._filling.discard(name)
+            if name in self._names:
+                self._changed(name, self._names[name], now)
+
+    def _begin_to_grant(self, now: float) -> bool:
+        """Grant from now on if all members are accounted for."""
+        members = self._members.values()
+        if now - self._since < TAKEOVER or not all(one.reported or one.gone is not None for one in members):
+            return False
+        self._granting, self._granting_since = True, now
+        for identity, one in self._members.items():
+            self._adopt(identity, one, now)
+        for name, found in list(self._names.items()):
+            if found.bucket is None:
+                found.full_at = now + found.limit.whole  # it is not known how full it was
+            self._changed(name, found, now)
+        return True
 
     def probe(self) -> None:
         """Have every member that is here hear of this keeper; a queue that is gone is noticed by this."""
@@ -272,16 +314,18 @@ class Keeper:
         """Count what a member that is gone was said to hold."""
         if not one.reported:
             for name, count in one.names.items():
-                self._name(name, GroupLimit(0, 0, 0), now).permits[identity] = count
+                if count:
+                    self._name(name, UNKNOWN, now).permits[identity] = count
             one.names = {}
 
     def _name(self, name: str, limit: GroupLimit, now: float) -> _Name:
         found = self._names.get(name)
         if found is None:
-            # Of a keeper before, it is not known how full its buckets were: they were empty.
-            full_at = now if self._first else self._since + limit.whole
-            self._names[name] = found = _Name(limit, full_at)
-        elif limit != found.limit and limit != GroupLimit(0, 0, 0):
+            # A name that was forgotten had a full bucket; what an earlier keeper knew is not known.
+            self._names[name] = found = _Name(limit, self._granting_since + limit.whole)
+        elif found.limit == UNKNOWN:
+            found.limit, found.full_at = limit, self._granting_since + limit.whole
+        elif limit not in (found.limit, UNKNOWN):
             found.limit = limit
             found.full_at = min(found.full_at, now + limit.whole)
         return found
@@ -298,10 +342,14 @@ class Keeper:
         if found.waiting or found.waiting_for_bucket:
             self._contended.add(name)
             if self._granting:
-                self._recall(name, found, now)
-        elif not found.permits and found.bucket is None and found.full_at <= now:
-            self._names.pop(name, None)
+                self._recall(name, found)
+        elif not found.permits and found.bucket is None:
             self._contended.discard(name)
+            if found.full_at <= now:
+                self._names.pop(name, None)
+            elif name not in self._filling:
+                self._filling.add(name)
+                heapq.heappush(self._full, (found.full_at, name))
 
     def _grant_permits(self, name: str, found: _Name, now: float) -> None:
         free = found.limit.concurrency - sum(found.permits.values())
@@ -327,8 +375,8 @@ class Keeper:
             found.bucket, found.bucket_recalled = identity, False
             self._to(self._members[identity].queue).buckets[name] = max(0.0, found.full_at - now)
 
-    def _recall(self, name: str, found: _Name, now: float) -> None:
-        """Ask for permits of those that have more than their part, or have had them for a while; and for the bucket."""
+    def _recall(self, name: str, found: _Name) -> None:
+        """Ask for permits of those that have more than their part, or had them first; and for the bucket."""
         holder = found.bucket
         if found.waiting_for_bucket and holder is not None and not found.bucket_recalled and self._is_here(holder):
             found.bucket_recalled = True
@@ -344,9 +392,7 @@ class Keeper:
             if needed <= 0:
                 return
             has = found.permits[identity] - found.recalled[identity]
-            over = has - part
-            if over <= 0 and has > 0 and now - found.since.get(identity, 0.0) >= SLICE:
-                over = 1
+            over = has - part if has > part else min(has, 1)
             count = min(over, needed)
             if count > 0:
                 needed -= count
@@ -379,17 +425,21 @@ class Keeper:
         self._wait_no_more(identity)
 
     def _free_buckets(self, identity: str, now: float) -> None:
+        """Take back the buckets of a member, which may have used all that was in them."""
         for found in self._names.values():
             if found.bucket == identity:
                 found.bucket, found.full_at = None, now + found.limit.whole
+
+    def _all_changed(self, now: float) -> None:
+        for name, found in list(self._names.items()):
+            self._changed(name, found, now)
 
     def _forget(self, identity: str, now: float) -> None:
         """Free everything that a member has."""
         self._clear(identity, now)
         self._members.pop(identity, None)
         self._forgotten[identity] = now
-        for name, holds in list(self._names.items()):
-            self._changed(name, holds, now)
+        self._all_changed(now)
 
     def _to(self, queue: str) -> Message:
         """Return the message that will be sent to a member."""

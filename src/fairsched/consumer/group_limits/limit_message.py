@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fairsched.amqp.jsonbody import read_fields
 from fairsched.consumer.sharing.share_message import LONGEST_NAME
 
 #: Names in each part of a message, and members, at most.
@@ -79,7 +80,12 @@ class KnownMember(NamedTuple):
 
 @dataclass
 class Message:
-    """A message of the group; what a kind does not need is empty."""
+    """A message of the group; what a kind does not need is empty.
+
+    `serial` counts the messages that a member says to the keeper by one connection, so that a loss is noticed. `clock` is
+    the sender's: it says when messages were sent that the sender hears after its own. A want of no permits and no bucket
+    ends earlier wants.
+    """
 
     kind: str
     sender: str
@@ -87,6 +93,8 @@ class Message:
     session: int = 0
     queue: str = ""
     lease: float = 0.0
+    serial: int = 0
+    clock: float = 0.0
     held: dict[str, HeldName] = field(default_factory=dict)
     wants: dict[str, HeldName] = field(default_factory=dict)
     known: dict[str, KnownMember] = field(default_factory=dict)
@@ -111,20 +119,17 @@ def decode(body: bytes) -> Message:
     ValueError
         If it is no such message, or says what cannot be; the text is short whatever the body is.
     """
-    if len(body) > MOST_BYTES:
-        raise ValueError(f"it has {len(body)} bytes, where {MOST_BYTES} are the most")
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        raise ValueError("it is not JSON") from None
-    if not isinstance(said, dict) or said.get("kind") not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}")
+    said = read_fields(body, MOST_BYTES)
+    if said.get("kind") not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {str(said.get('kind'))[:20]!r}")
     number, identity = _list(said.get("epoch", [0, ""]), "epoch", 2)
     return Message(
         kind=said["kind"],
         sender=_text(said.get("sender"), "sender"),
         epoch=Epoch(_whole(number, "epoch"), _text(identity, "epoch", 0)),
         session=_whole(said.get("session", 0), "session"),
+        serial=_whole(said.get("serial", 0), "serial"),
+        clock=_seconds(said.get("clock", 0), "clock"),
         queue=_text(said.get("queue", ""), "queue", 0),
         lease=_seconds(said.get("lease", 0), "lease"),
         held=_table(said, "held", _held),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.keeper import BEAT, Keeper
-from fairsched.consumer.group_limits.limit_message import NO_EPOCH, Epoch, Message
+from fairsched.consumer.group_limits.limit_message import Epoch, Message
 from fairsched.consumer.sharing.share_message import slot_of
 from fairsched.errors import LONGEST_THROTTLE
 from fairsched.scheduling._fairqueue import FairQueue
@@ -21,8 +21,10 @@ _log = logging.getLogger(__name__)
 BEATS, ASKS, NEWS = "beat", "ask", "news"
 
 
-#: Seconds between two looks whether a bucket is still needed that others wait for.
-BUCKET_LOOK = 0.02
+#: Seconds between two looks whether something is still needed here that others wait for.
+LOOK = 0.02
+#: Longest time for which a message waits for a keeper, in seconds; older ones are dropped.
+OLDEST = 2.0
 
 
 class Member:
@@ -58,13 +60,16 @@ class Member:
         #: What this process keeps for the group; None: it is not the keeper.
         self.keeper: Keeper | None = None
         self._group, self._fair, self._say, self._send = group, fair, say, send
-        self._beat_at = self._sweep_at = 0.0
-        self._buckets_wait = False
+        self._beat_at = self._sweep_at = self._stepped = 0.0
+        self._serial = 0
+        #: Messages that will come by the own queue were sent at that time or later; and by that of the keeper.
+        self._reached = self._keeper_reached = 0.0
 
     def joined(self, queue: str, now: float) -> None:
         """Note that this process has a connection, and a queue by which it is reached."""
         self.holder.joined(queue, now)
-        self._beat_at = self._sweep_at = now
+        self._beat_at = self._sweep_at = self._stepped = self._reached = now
+        self._serial = 0
 
     def lost(self) -> None:
         """Note that the connection is lost, or will be closed."""
@@ -74,26 +79,38 @@ class Member:
     def wait(self, now: float) -> float:
         """Return the seconds until `step` has something to do although nothing is heard."""
         due = min(self._beat_at, self._sweep_at) - now
-        if self._buckets_wait:
-            due = min(due, BUCKET_LOOK)
+        if self.holder.contended():
+            due = min(due, LOOK)
         return max(0.0, due if self.keeper is None else min(due, self.keeper.wait()))
 
     def step(self, short: bool, now: float) -> None:
         """Do what is due; `short`: slots may be short of permits."""
         if short:
             self.holder.short(self._fair.short_of_permits(), now)
-        self._buckets_wait = self.holder.return_buckets(now)
+        self.holder.give_way(now)
         if now >= self._sweep_at:
             self.holder.sweep(now)
             self._sweep_at = now + BEAT
         if now >= self._beat_at:
-            self._say(BEATS, self.holder.beat())
+            self._beat(now)
             self._announce(now)
-            self._beat_at = now + BEAT
         asked = self.holder.asked()
         if asked is not None:
-            self._say(ASKS, asked)
+            self._tell_keeper(ASKS, asked)
         self._keep(now)
+        self._stepped = now
+
+    def _beat(self, now: float) -> None:
+        message = self.holder.beat()
+        message.clock = now
+        self._tell_keeper(BEATS, message)
+        self._beat_at = now + BEAT
+
+    def _tell_keeper(self, key: str, message: Message) -> None:
+        """Publish a message that the keeper must not miss."""
+        self._serial += 1
+        message.serial = self._serial
+        self._say(key, message)
 
     # What is heard -----------------------------------------------------------------------------------------------
 
@@ -102,10 +119,16 @@ class Member:
         if message.kind == "throttle":
             self._throttled(message)
         elif message.kind != "keep":
-            self.holder.hear_peer(message, now)
+            self._reached = max(self._reached, self._own_clock(message))
+            self.holder.hear_peer(message, self._reached)
         elif self.holder.hear_keeper(message, now):
-            self._say(ASKS, self.holder.report(now))
+            self._tell_keeper(ASKS, self.holder.report(now))
             self.holder.ask_again()
+
+    def _own_clock(self, message: Message) -> float:
+        """Return when this process sent a message; 0 if it did not, or not by this connection."""
+        own = message.sender == self.holder.identity and message.session == self.holder.session
+        return message.clock if own else 0.0
 
     def throttle(self, name: str, seconds: float) -> None:
         """Tell the others that a slot takes no turns for so long."""
@@ -122,12 +145,17 @@ class Member:
                 self._fair.throttle(slot_of(name), min(seconds, LONGEST_THROTTLE))
 
     def hear_as_keeper(self, message: Message, now: float) -> None:
-        """Take a message that came by the keeper's queue, which the broker delivers to one process."""
+        """Take a message that came by the keeper's queue, which the broker delivers to one process.
+
+        This process hears its own messages, too, in their order among all others. So it knows when a message was sent at
+        the earliest, however late it is read: the silence of a member that is gone is not taken for a shorter one.
+        """
         if self.keeper is None:
-            known = max(self.holder.epoch, message.epoch)
-            self._begin(known.number, known == NO_EPOCH and not self.holder.peers, now)
+            self._keeper_reached = self._stepped - OLDEST
+            self._begin(max(self.holder.epoch, message.epoch).number, now)
+        self._keeper_reached = max(self._keeper_reached, self._own_clock(message))
         if self.keeper is not None:
-            self.keeper.hear(message, now)
+            self.keeper.hear(message, self._keeper_reached, now)
 
     def undeliverable(self, queue: str, now: float) -> None:
         """Note that a queue does not exist to which a message was sent."""
@@ -136,11 +164,12 @@ class Member:
 
     # The keeper --------------------------------------------------------------------------------------------------
 
-    def _begin(self, number: int, first: bool, now: float) -> None:
-        """Become the keeper, in an epoch after all that are known."""
+    def _begin(self, number: int, now: float) -> None:
+        """Become the keeper, in an epoch after that number."""
         epoch = Epoch(number + 1, self.holder.identity)
         _log.info("group %s: this process keeps the limits from now on, as keeper number %d", self._group, epoch.number)
-        self.keeper = Keeper(epoch, self.holder.known(now), first, now)
+        self.keeper = Keeper(epoch, self.holder.known(now), now)
+        self._beat(now)
         self._announce(now)
 
     def _announce(self, now: float) -> None:
@@ -157,8 +186,8 @@ class Member:
         keeper = self.keeper
         if keeper is None:
             return
-        if keeper.outranked_by:
-            self._begin(keeper.outranked_by, False, now)
+        if keeper.begin_after:
+            self._begin(keeper.begin_after, now)
         else:
             keeper.tick(now)
             keeper.flush(self._send)

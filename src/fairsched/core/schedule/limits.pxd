@@ -16,8 +16,8 @@ limits_take together with each pop, without Python code in between, and limits_g
 * Blocked. A slot may be told to take no turns until a time.
 * Shared. The limit is one of a group of processes. The slot then has `permits` in place of the concurrency, and serves
   at the rate only while the group's bucket is here. A new slot has neither. One that has messages and lacks either is
-  `short`: listed for the owner, which asks the group. So is one from which permits were withdrawn (`permits` below
-  what is in hand) when a message is given back, and is no longer above them.
+  `short`: listed for the owner, once until the owner calls limits_permit, which asks the group for what is lacking
+  then. So is one from which permits were withdrawn (`permits` below what is in hand) when a message is given back.
 
 Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
 ITU-T I.371, annex A, the generic cell rate algorithm, which needs one time per bucket. Thread safety: none; the caller
@@ -62,7 +62,7 @@ cdef struct SlotLimit:
     uint32_t place    # of it in the heap
     int64_t permits   # most messages in hand of a shared limit, now
     bint has_bucket   # the bucket of a shared limit is here
-    bint asked        # the owner knows that it is short
+    bint asked        # the owner knows that it is short, and has asked the group
     bint listed       # among those that are short
 
 cdef struct LimitTable:
@@ -320,7 +320,10 @@ cdef inline void limits_set(LimitTable* l, SlotTable* t, uint32_t index, Limit l
 cdef inline void limits_permit(
     LimitTable* l, SlotTable* t, uint32_t index, int64_t permits, bint has_bucket, int64_t full_at
 ) noexcept nogil:
-    """Set what a slot with a shared limit may do; `full_at` counts if the bucket comes with this call."""
+    """Set what a slot with a shared limit may do; `full_at` counts if the bucket comes with this call.
+
+    The caller asks the group for what the slot lacks after the call, so the slot is not listed for it.
+    """
     cdef SlotLimit* at = &l.of[index]
     at.permits = permits
     if has_bucket and not at.has_bucket:
@@ -328,7 +331,7 @@ cdef inline void limits_permit(
     at.has_bucket = has_bucket
     if not has_bucket:
         at.full_at = -NEVER  # it fills elsewhere
-    at.asked = False
+    at.asked = limits_lacks(at) and t.slots[index].head != NULL
     limits_look(l, t, index)
 
 cdef inline void limits_block(LimitTable* l, SlotTable* t, uint32_t index, int64_t until) noexcept nogil:
@@ -360,6 +363,6 @@ cdef inline void limits_give_back(
     if at.limit.shared and at.in_hand > at.permits:
         limits_list(l, index)
     at.in_hand -= min(count, at.in_hand)
-    if unused and at.limit.interval:
+    if unused and at.limit.interval and (at.has_bucket or not at.limit.shared):  # else the bucket is elsewhere
         at.full_at -= min(count * at.limit.interval, at.limit.tolerance + at.limit.interval)
     limits_look(l, t, index)
