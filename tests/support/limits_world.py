@@ -33,11 +33,20 @@ class Process:
     queue: str = ""
     alive: bool = True
     cut: bool = False
+    #: The broker has closed the connection, and the process does not know it yet.
+    half: bool = False
+    #: When the process notices that its connection is lost, and when it connects again.
+    notices: float = 0.0
+    returns: float = 0.0
+    #: Until when it does nothing.
+    frozen: float = 0.0
     connections: int = 0
     away: float = 0.0
     left: float = 0.0
     hand: list[str] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
+    #: Messages of the keeper's queue that the process has not read yet.
+    socket: deque[bytes] = field(default_factory=deque)
     #: Messages on their way to the broker, which a cut holds up.
     sent: deque[tuple[str, str, bytes]] = field(default_factory=deque)
 
@@ -52,6 +61,8 @@ class World:
         self.queues: dict[str, deque[bytes]] = {}
         #: Messages for the keeper, with the time of their arrival.
         self.keepers: deque[tuple[float, bytes]] = deque()
+        #: Messages of the keeper's queue that the broker sends at most to a process which does not read them.
+        self.socket = 40
         self.consumers: list[int] = []
         self.processes: list[Process] = []
         self.handled: Counter[str] = Counter()
@@ -104,6 +115,7 @@ class World:
         if one.number in self.consumers:
             self.consumers.remove(one.number)
         one.sent.clear()
+        one.socket.clear()
         one.queue = ""
 
     def close(self, one: Process) -> None:
@@ -111,22 +123,48 @@ class World:
         self.flush(one)
         self.drop(one)
         one.left = self.now
+        one.returns = self.now + self.random.random() * 2
         one.member.lost()
+
+    def half_close(self, one: Process) -> None:
+        """The broker closes a connection; the process notices a little later."""
+        self.shut(one)
+        one.notices = self.now + self.random.random()
+
+    def shut(self, one: Process) -> None:
+        """The broker has no connection to a process any more, which does not know it yet."""
+        one.half, one.cut = True, False
+        self.queues.pop(one.queue, None)
+        self.consumers.remove(one.number)
+        one.sent.clear()
+
+    def freeze(self, one: Process, seconds: float) -> None:
+        """Let a process do nothing for so long; its connection stays."""
+        one.frozen = self.now + seconds
 
     def cut_off(self, one: Process) -> None:
+        """Cut a connection off in silence: the broker notices after `NOTICED`, the process some time after that."""
         one.cut = True
         one.left = self.now
+        one.notices = self.now + NOTICED * (1 + self.random.random())
 
-    def notice(self, one: Process) -> None:
-        """Both sides notice that the connection is cut off."""
-        self.drop(one)
-        one.cut = False
-        one.member.lost()
+    def look(self, one: Process) -> None:
+        """Let the broker and the process notice what they can notice by now, and the process connect again."""
+        if one.cut and self.now - one.left >= NOTICED:
+            self.shut(one)
+        if one.half and self.now >= one.notices:
+            one.half, one.queue, one.left = False, "", self.now
+            one.sent.clear()
+            one.socket.clear()
+            one.returns = self.now + self.random.random() * 2
+            one.member.lost()
+        if not one.queue and one.alive and self.now >= one.returns:
+            self.connect(one)
 
     def kill(self, one: Process) -> None:
         if one.queue:
             self.drop(one)
-        one.alive = one.cut = False
+        one.alive = one.cut = one.half = False
         one.hand.clear()
 
     def living(self) -> list[Process]:
@@ -136,7 +174,7 @@ class World:
 
     def flush(self, one: Process) -> None:
         """Route what a process has sent."""
-        while one.sent and not one.cut:
+        while one.sent and not one.cut and not one.half:
             kind, to, body = one.sent.popleft()
             if kind == "queue":
                 if to in self.queues:
@@ -149,21 +187,33 @@ class World:
                     queue_.append(body)
             if to != NEWS:
                 self.keepers.append((self.now, body))
+                self.feed_keeper()
 
     def deliver(self, one: Process, most: int = 10**9) -> None:
         """Deliver at most so many messages to a process."""
-        if not one.queue or one.cut:
+        if not one.queue or one.cut or one.half:
             return
         waiting = self.queues[one.queue]
         while waiting and most:
             one.member.hear(decode(waiting.popleft()), self.clock(one))
             most -= 1
-        if self.consumers and self.consumers[0] == one.number:
-            while self.keepers and most:
-                arrived, body = self.keepers.popleft()
-                if self.now - arrived < OLDEST:
-                    one.member.hear_as_keeper(decode(body), self.clock(one))
-                    most -= 1
+        self.feed_keeper()
+        while one.socket and most:
+            one.member.hear_as_keeper(decode(one.socket.popleft()), self.clock(one))
+            self.feed_keeper()
+            most -= 1
+
+    def feed_keeper(self) -> None:
+        """Send what has not waited for too long to the process that is first to consume the keeper's queue."""
+        while self.keepers:
+            if self.now - self.keepers[0][0] < OLDEST:
+                if not self.consumers:
+                    return
+                socket = self.processes[self.consumers[0]].socket
+                if len(socket) >= self.socket:
+                    return
+                socket.append(self.keepers[0][1])
+            self.keepers.popleft()
 
     def settle(self, one: Process) -> None:
         if one.alive and one.queue:
@@ -181,8 +231,10 @@ class World:
 
     def round(self) -> None:
         for one in self.processes:
-            if one.cut and self.now - one.left >= NOTICED:
-                self.notice(one)
+            if one.frozen > self.now:
+                continue
+            if one.cut or one.half:
+                self.look(one)
             self.deliver(one)
             self.settle(one)
             self.begin(one)
