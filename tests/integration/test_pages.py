@@ -10,8 +10,10 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import celery
@@ -111,6 +113,30 @@ def test_a_consumer(broker: Node, monkeypatch: pytest.MonkeyPatch, page: str, nu
     # What waited too long for its turn may have been given up.
     assert set(handled) <= set(numbered(COUNT))
     assert handled
+    shown.close()
+
+
+def test_limits_of_several_processes(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, handled = Page(broker, monkeypatch, ["jobs"]), []
+    shown.names["handle"] = lambda message: handled.append(message.body)
+    shown.fill(headers={"tenant": "acme"})
+    shown.run(blocks("limits")[0], until=lambda: len(handled) == 3)
+    shown.close()
+
+
+def test_a_service_that_says_slow_down(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, times = Page(broker, monkeypatch, ["jobs"]), []
+
+    def post(_message: Any) -> SimpleNamespace:
+        times.append(time.monotonic())
+        return SimpleNamespace(status=429 if len(times) == 1 else 200, headers={"Retry-After": "0.5"})
+
+    shown.names["post"] = post
+    shown.fill()
+    shown.run(blocks("limits")[1], 'Consumer(url, ["jobs"]).run(handle)')
+    assert len(times) == COUNT + 1
+    assert times[1] - times[0] >= 0.5
+    assert shown.made[0].stats()["errors"] == 0
     shown.close()
 
 
