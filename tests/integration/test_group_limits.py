@@ -276,3 +276,31 @@ def test_a_throttled_tenant_waits_in_all_processes_of_the_group(broker: Node, ne
         broker.publish(other, [b"1"], headers={"tenant": "acme"})
         eventually(lambda: len(seen) == 3)
     assert min(when for _, when in seen[1:]) - seen[0][1] > 1.8
+
+
+def test_a_queue_that_is_removed_keeps_its_permits_while_a_message_is_in_hand(
+    broker: Node, new_queue: Declare
+) -> None:
+    queue, other = new_queue("limited"), new_queue("other")
+    limited = Queue(queue, limit=Limit(1, scope="group"))
+    begun, go_on = threading.Event(), threading.Event()
+    seen: list[float] = []
+
+    def hold(_message: object) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    first = Consumer(broker.url, [limited, other], share_group=f"group-{queue}")
+    second = Consumer(broker.url, [limited], share_group=f"group-{queue}")
+    with running(first, hold):
+        broker.publish(queue, numbered(5))
+        assert begun.wait(10)
+        removing = threading.Thread(target=first.remove_queue, args=(queue,))
+        removing.start()
+        with running(second, lambda _message: seen.append(time.monotonic())):
+            eventually(lambda: second.stats()["received"] == 4)
+            threading.Event().wait(3.0)  # longer than what is not used stays with a process
+            assert not seen
+            go_on.set()
+            eventually(lambda: len(seen) == 4)
+        removing.join(30)

@@ -167,7 +167,8 @@ class WorkerQueues:
         if settings.key is not None:
             return
         for worker_queue in self.queues:
-            if settings.limits.get(name) is not None:
+            limit = settings.limits.get(name)
+            if limit is not None and limit.scope == "process":  # permits of the group stay until nothing is in hand
                 worker_queue.set_limit(name, None)
             if name in settings.bands:
                 worker_queue.set_band(name, DEFAULT_BAND)

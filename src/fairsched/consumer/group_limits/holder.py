@@ -8,9 +8,9 @@ that were not used for a while.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from fairsched.consumer.group_limits.limit_message import (
     NO_EPOCH,
@@ -19,6 +19,7 @@ from fairsched.consumer.group_limits.limit_message import (
     HeldName,
     KnownMember,
     Message,
+    believed,
 )
 from fairsched.stats import PermitUse
 
@@ -26,7 +27,10 @@ __all__ = ["Holder", "Slots"]
 
 #: Seconds for which permits stay here while there are messages for them and other members wait.
 SLICE = 0.25
-#: The same of a bucket, which serves nothing while it is under way.
+#: Seconds after which permits go back that were not used, so that a tenant with a message now and then costs no message
+#: to the keeper for each.
+IDLE = 2.0
+#: The same as SLICE of a bucket, which serves nothing while it is under way.
 BUCKET_SLICE = 2.0
 #: A member uses no bucket when it has not heard the keeper for so many seconds. `sweep` finds that at most half a second
 #: later, which is sooner than the keeper takes the bucket back (keeper.SILENT).
@@ -67,8 +71,9 @@ class _Held:
     bucket_at: float = 0.0
     #: Whether the bucket is set in the slot.
     bucket_set: bool = False
-    #: Messages served when the name was last swept.
+    #: Messages served when the name was last swept, and since when it is so many.
     served: int = -1
+    served_at: float = 0.0
 
     @property
     def allowed(self) -> int:
@@ -81,7 +86,8 @@ class _Peer:
     session: int
     heard: float
     lease: float
-    held: dict[str, int]
+    #: Permits by name, as it said: not checked yet.
+    held: Mapping[str, Any]
 
 
 class Holder:
@@ -174,7 +180,7 @@ class Holder:
     def beat(self) -> Message:
         """Return what is said to all."""
         found = self._message("beat")
-        found.held = {name: HeldName(one.limit, one.granted, None) for name, one in self._held.items() if one.granted}
+        found.counts = {name: one.granted for name, one in self._held.items() if one.granted}
         return found
 
     def bye(self) -> Message:
@@ -194,17 +200,20 @@ class Holder:
     def known(self, now: float) -> dict[str, KnownMember]:
         """Return what is known of other members."""
         return {
-            identity: KnownMember(one.queue, one.session, max(0.0, now - one.heard), one.lease, one.held)
+            identity: KnownMember(one.queue, one.session, max(0.0, now - one.heard), one.lease, believed(one.held))
             for identity, one in self.peers.items()
             if now - one.heard <= one.lease
         }
 
+    def has_to_ask(self) -> bool:
+        """Whether `asked` has something to say."""
+        return self._reported and bool(self._ask.returns or self._ask.wants or self._ask.buckets)
+
     def asked(self) -> Message | None:
         """Return what is to be said to the keeper; None: nothing."""
-        found = self._ask
-        if not self._reported or not (found.returns or found.wants or found.buckets):
+        if not self.has_to_ask():
             return None
-        self._ask = self._message("ask")
+        found, self._ask = self._ask, self._message("ask")
         return found
 
     # What is heard -----------------------------------------------------------------------------------------------
@@ -219,8 +228,7 @@ class Holder:
         if message.kind == "bye":
             self.peers.pop(message.sender, None)
         elif before is not None or len(self.peers) < MOST_PEERS:
-            held = {name: one.permits for name, one in message.held.items()}
-            self.peers[message.sender] = _Peer(message.queue, message.session, sent, message.lease, held)
+            self.peers[message.sender] = _Peer(message.queue, message.session, sent, message.lease, message.counts)
 
     def hear_keeper(self, message: Message, now: float) -> bool:
         """Take what a keeper says; return whether this process has to report to it: it is new, or the connection is."""
@@ -375,12 +383,12 @@ class Holder:
         self._want(name, one, use)
 
     def sweep(self, now: float) -> None:
-        """Return what was not used since the last call, ask again, and use buckets while the keeper is heard. O(names)."""
+        """Return what was not used for a while, ask again, and use buckets while the keeper is heard. O(names)."""
         for name, one in list(self._held.items()):
             use = self._slots.permit_use(one.slot)
-            served = -1 if use is None else use.served
-            idle = use is None or (not use.queued and served == one.served)
-            one.served = served
+            if use is not None and (use.queued or use.served != one.served):
+                one.served, one.served_at = use.served, now
+            idle = use is None or now - one.served_at >= IDLE
             if idle:
                 one.owed = max(one.owed, one.granted - (0 if use is None else use.in_hand))
                 if one.full_at is not None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, KnownMember, Message
+from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, KnownMember, Message, believed
 
 __all__ = ["Keeper"]
 
@@ -26,6 +26,8 @@ TAKEOVER = 2.0
 #: handlers may still run. A process that was killed, or whose connection was closed, spoke until then. Less than the
 #: heartbeat of the connection, after which the broker notices the silence at the earliest.
 SILENT = 4.0
+#: A member that was not heard for so many seconds is granted nothing: it may be cut off, and would keep it for long.
+UNHEARD = 2.0
 #: Seconds in which a process that lost its connection, and was not silent before, returns if it lives.
 RETURN = 3.0
 #: Seconds for which members are told that another is forgotten.
@@ -163,7 +165,7 @@ class Keeper:
         if message.epoch != self.epoch:
             one.reported = False
             if message.kind == "beat":
-                one.names = {name: held.permits for name, held in message.held.items()}
+                one.names = believed(message.counts)
             self._to(one.queue)  # which tells it the epoch
         elif message.kind == "report":
             one.serial = message.serial
@@ -242,7 +244,8 @@ class Keeper:
             if found is not None and found.bucket == identity:
                 found.bucket, found.full_at = None, now + full_in
                 changed[name] = found
-        for name, want in message.wants.items():
+        wants = message.wants if self._members[identity].gone is None else {}
+        for name, want in wants.items():
             changed[name] = found = self._name(name, want.limit, now)
             if want.permits:
                 found.waiting[identity] = want.permits
@@ -304,11 +307,16 @@ class Keeper:
         """Return the seconds until `tick` is due."""
         return 0.05 if self._contended else BEAT / 2
 
-    def flush(self, send: Callable[[str, Message], Any]) -> None:
-        """Send what was decided."""
+    def has_answers(self) -> bool:
+        """Whether `flush` has something to send."""
+        return bool(self._outbox)
+
+    def flush(self, send: Callable[[str, Message], Any]) -> bool:
+        """Send what was decided; return whether that was anything."""
         outbox, self._outbox = self._outbox, {}
         for queue, message in outbox.items():
             send(queue, message)
+        return bool(outbox)
 
     def _adopt(self, identity: str, one: _Member, now: float) -> None:
         """Count what a member that is gone was said to hold."""
@@ -341,8 +349,6 @@ class Keeper:
             self._grant_bucket(name, found, now)
         if found.waiting or found.waiting_for_bucket:
             self._contended.add(name)
-            if self._granting:
-                self._recall(name, found)
         elif not found.permits and found.bucket is None:
             self._contended.discard(name)
             if found.full_at <= now:
@@ -353,27 +359,38 @@ class Keeper:
 
     def _grant_permits(self, name: str, found: _Name, now: float) -> None:
         free = found.limit.concurrency - sum(found.permits.values())
-        while free > 0 and found.waiting:
-            each = max(1, free // len(found.waiting))
-            for identity in sorted(found.waiting, key=found.permits.__getitem__):  # those that have the least first
+        while free > 0:
+            waiting = [identity for identity in found.waiting if self._is_heard(identity, now)]
+            if not waiting:
+                return
+            each = max(1, free // len(waiting))
+            for identity in sorted(waiting, key=found.permits.__getitem__):  # those that have the least first
                 count = min(found.waiting[identity], each, free)
                 if count <= 0:
                     break
                 free -= count
-                found.waiting[identity] -= count
-                if not found.waiting[identity]:
-                    del found.waiting[identity]
-                found.permits[identity] += count
-                found.since[identity] = now
-                grants = self._to(self._members[identity].queue).grants
-                grants[name] = grants.get(name, 0) + count
+                self._grant(name, found, identity, count, now)
+
+    def _grant(self, name: str, found: _Name, identity: str, count: int, now: float) -> None:
+        found.waiting[identity] -= count
+        if not found.waiting[identity]:
+            del found.waiting[identity]
+        found.permits[identity] += count
+        found.since.setdefault(identity, now)
+        grants = self._to(self._members[identity].queue).grants
+        grants[name] = grants.get(name, 0) + count
 
     def _grant_bucket(self, name: str, found: _Name, now: float) -> None:
-        if found.bucket is None and found.waiting_for_bucket:
-            identity = next(iter(found.waiting_for_bucket))
+        if found.bucket is not None:
+            return
+        identity = next((one for one in found.waiting_for_bucket if self._is_heard(one, now)), None)
+        if identity is not None:
             del found.waiting_for_bucket[identity]
             found.bucket, found.bucket_recalled = identity, False
             self._to(self._members[identity].queue).buckets[name] = max(0.0, found.full_at - now)
+
+    def _is_heard(self, identity: str, now: float) -> bool:
+        return now - self._members[identity].heard < UNHEARD
 
     def _recall(self, name: str, found: _Name) -> None:
         """Ask for permits of those that have more than their part, or had them first; and for the bucket."""

@@ -95,6 +95,8 @@ class Message:
     lease: float = 0.0
     serial: int = 0
     clock: float = 0.0
+    #: Permits by name, as a beat has them: `believed` checks them, since most of them are never read.
+    counts: Mapping[str, Any] = field(default_factory=dict)
     held: dict[str, HeldName] = field(default_factory=dict)
     wants: dict[str, HeldName] = field(default_factory=dict)
     known: dict[str, KnownMember] = field(default_factory=dict)
@@ -132,6 +134,7 @@ def decode(body: bytes) -> Message:
         clock=_seconds(said.get("clock", 0), "clock"),
         queue=_text(said.get("queue", ""), "queue", 0),
         lease=_seconds(said.get("lease", 0), "lease"),
+        counts=_object(said, "counts"),
         held=_table(said, "held", _held),
         wants=_table(said, "wants", _held),
         known=_table(said, "known", _known),
@@ -146,11 +149,24 @@ def decode(body: bytes) -> Message:
     )
 
 
-def _table(said: Mapping[str, Any], name: str, read: Any) -> dict[str, Any]:
+def believed(counts: Mapping[str, Any]) -> dict[str, int]:
+    """Return the entries of `Message.counts` that can be. O(names)."""
+    return {
+        name: count
+        for name, count in counts.items()
+        if 0 < len(name) <= 2 * LONGEST_NAME and type(count) is int and 0 <= count <= _MOST
+    }
+
+
+def _object(said: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = said.get(name, {})
     if not isinstance(value, dict) or len(value) > MOST_NAMES:
         raise ValueError(f"{name} must be an object of at most {MOST_NAMES} names")
-    return {_text(one, name): read(what, name) for one, what in value.items()}
+    return value
+
+
+def _table(said: Mapping[str, Any], name: str, read: Any) -> dict[str, Any]:
+    return {_text(one, name): read(what, name) for one, what in _object(said, name).items()}
 
 
 def _list(value: Any, name: str, size: int | None = None) -> list[Any]:

@@ -22,7 +22,10 @@ BEATS, ASKS, NEWS = "beat", "ask", "news"
 
 
 #: Seconds between two looks whether something is still needed here that others wait for.
-LOOK = 0.02
+LOOK = 0.05
+#: Seconds between two messages that ask the keeper, and between its answers, at least: while there is much to do, one
+#: message is for many slots.
+ASK_PAUSE, ANSWER_PAUSE = 0.03, 0.02
 #: Longest time for which a message waits for a keeper, in seconds; older ones are dropped.
 OLDEST = 2.0
 
@@ -60,7 +63,9 @@ class Member:
         #: What this process keeps for the group; None: it is not the keeper.
         self.keeper: Keeper | None = None
         self._group, self._fair, self._say, self._send = group, fair, say, send
-        self._beat_at = self._sweep_at = self._stepped = 0.0
+        self._beat_at = self._sweep_at = self._ask_at = self._answer_at = self._stepped = 0.0
+        #: Whether slots are short that were not looked at yet.
+        self._short = False
         self._serial = 0
         #: Messages that will come by the own queue were sent at that time or later; and by that of the keeper.
         self._reached = self._keeper_reached = 0.0
@@ -81,11 +86,17 @@ class Member:
         due = min(self._beat_at, self._sweep_at) - now
         if self.holder.contended():
             due = min(due, LOOK)
-        return max(0.0, due if self.keeper is None else min(due, self.keeper.wait()))
+        if self._short or self.holder.has_to_ask():
+            due = min(due, self._ask_at - now)
+        if self.keeper is not None:
+            due = min(due, self._answer_at - now if self.keeper.has_answers() else self.keeper.wait())
+        return max(0.0, due)
 
     def step(self, short: bool, now: float) -> None:
         """Do what is due; `short`: slots may be short of permits."""
-        if short:
+        self._short |= short
+        if self._short and now >= self._ask_at:  # not before it can be said: each look lets the fair queue call again
+            self._short = False
             self.holder.short(self._fair.short_of_permits(), now)
         self.holder.give_way(now)
         if now >= self._sweep_at:
@@ -94,9 +105,10 @@ class Member:
         if now >= self._beat_at:
             self._beat(now)
             self._announce(now)
-        asked = self.holder.asked()
+        asked = self.holder.asked() if now >= self._ask_at else None
         if asked is not None:
             self._tell_keeper(ASKS, asked)
+            self._ask_at = now + ASK_PAUSE
         self._keep(now)
         self._stepped = now
 
@@ -190,4 +202,5 @@ class Member:
             self._begin(keeper.begin_after, now)
         else:
             keeper.tick(now)
-            keeper.flush(self._send)
+            if now >= self._answer_at and keeper.flush(self._send):
+                self._answer_at = now + ANSWER_PAUSE
