@@ -15,7 +15,7 @@ INSTALL := $(PY) -m pip --disable-pip-version-check --quiet --quiet install --no
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # What Cython has translated, by its contents: the tests build a wheel of the same sources.
 export CYTHON_CACHE_DIR := $(CURDIR)/build/translated
-# numpy's threads for linear algebra, which nobody needs: each of some hundred processes that tests start would have them.
+# Without numpy's threads for linear algebra: each of some hundred processes that tests start would have them.
 export OPENBLAS_NUM_THREADS := 1
 # Where images set this, each of some hundred processes that tests start would compile what it imports again.
 unexport PYTHONDONTWRITEBYTECODE

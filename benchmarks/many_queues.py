@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pika
+from lanes_flood import channel
 
 from fairsched import Broker, Consumer, Publisher, Queue, QueueSource
 
@@ -166,16 +166,6 @@ def process(target: Callable[..., None], url: str, names: list[str]) -> Iterator
         yield ours
     finally:
         child.join(PATIENCE)
-
-
-@contextlib.contextmanager
-def channel(url: str) -> Iterator[Any]:
-    """Yield a channel of a connection of its own."""
-    connection = pika.BlockingConnection(pika.URLParameters(url))
-    try:
-        yield connection.channel()
-    finally:
-        connection.close()
 
 
 @contextlib.contextmanager

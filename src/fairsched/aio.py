@@ -20,6 +20,7 @@ from fairsched.consumer.batching.arrow import ArrowBatch, ArrowColumns
 from fairsched.consumer.batching.batch_methods import BatchMethods, MakeBatches
 from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.batching.pending_batch import PendingBatch
+from fairsched.consumer.changing.uninterrupted import uninterrupted
 from fairsched.consumer.client import DROPPED, Client
 from fairsched.consumer.explanation import Explanation
 from fairsched.consumer.handling.around import around_coroutine, around_thread
@@ -27,7 +28,6 @@ from fairsched.consumer.handling.failures import call_async
 from fairsched.consumer.handling.handler_thread import HandlerThread
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.state import ConsumerState
-from fairsched.consumer.uninterrupted import uninterrupted
 from fairsched.delivery.handlers import is_coroutine_handler
 from fairsched.errors import ShutDown
 from fairsched.publisher.asynchronous import Publisher, check_loop

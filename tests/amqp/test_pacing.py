@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairsched.amqp.ioloop import Loop
-from fairsched.amqp.pacing import BUSY, MANY, Pace, PacedPoll, use_poll
+from fairsched.amqp.polling.ioloop import Loop
+from fairsched.amqp.polling.pacing import BUSY, MANY, Pace, PacedPoll, use_poll
 
-pytestmark = pytest.mark.skipif("not hasattr(__import__('select'), 'epoll')", reason="paces where there is an epoll")
+with_epoll = pytest.mark.skipif("not hasattr(__import__('select'), 'epoll')", reason="paces where there is an epoll")
 
 REST = 0.02
 
@@ -61,6 +61,7 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
+@with_epoll
 def test_what_comes_during_a_rest_is_found_after_it(pipe: tuple[int, int]) -> None:
     found = Connection()
     poll = PacedPoll(found.pace)
@@ -72,6 +73,7 @@ def test_what_comes_during_a_rest_is_found_after_it(pipe: tuple[int, int]) -> No
     poll.close()
 
 
+@with_epoll
 def test_a_rest_is_no_longer_than_the_poll_may_take() -> None:
     found = Connection()
     found.pace.rest = 3600.0
@@ -80,6 +82,7 @@ def test_a_rest_is_no_longer_than_the_poll_may_take() -> None:
     poll.close()
 
 
+@with_epoll
 def test_a_loop_keeps_to_the_pace() -> None:
     found = Connection()
     loop = Loop()

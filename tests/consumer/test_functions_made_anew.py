@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairsched import Queue, Retry
-from fairsched.consumer.functions_made_anew import with_first_functions
+from fairsched.consumer.changing.functions_made_anew import with_first_functions
 
 
 def made(_extra: int = 0) -> Any:

@@ -219,6 +219,23 @@ def test_a_queue_cannot_be_moved_to_itself(broker: Broker) -> None:
         Sweep(broker.url, "same", (), "same")
 
 
+@pytest.mark.rabbitmq("streams")
+def test_a_stream_is_refused(broker: Broker, new_queue: NewQueue) -> None:
+    stream = "swept-stream"
+    broker.declare(stream, arguments={"x-queue-type": "stream"})
+    try:
+        put(broker, stream, ["a"])
+        with pytest.raises(ConfigurationError, match="queue 'swept-stream' is a stream"):
+            Sweep(broker.url, stream, (), new_queue("to")).run()
+    finally:
+        broker.delete(stream)
+
+
+def test_an_empty_expression_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="what follows ~ in condition 'header:tenant~' must be a regular"):
+        Condition("header:tenant~")
+
+
 def test_a_full_queue_refuses_and_nothing_is_lost(broker: Broker, new_queue: NewQueue) -> None:
     source = new_queue("from")
     target = new_queue("full", arguments={"x-max-length": 3, "x-overflow": "reject-publish"})

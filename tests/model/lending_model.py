@@ -1,10 +1,10 @@
 """A connection that the I/O thread lends while it waits, step by step: which thread reads and which is woken.
 
-The steps are those of `LentConnection` in _delivery.pyx and of amqp/lending.py: what holds the lock of the connection
-for one step, and a stretch without Python code, are one step. The broker sends deliveries ("d"), which either may take,
-and other frames ("f"), which the I/O thread alone may take. A consumer takes what is in its queue, reads when that is
-empty and it is fast, and sleeps when it is not; how fast it is, the schedule decides. One that "goes away" stops
-looking, as a handler does that takes long.
+The steps are those of `LentConnection` in _delivery.pyx and of amqp/polling/lending.py: what holds the lock of the
+connection for one step, and a stretch without Python code, are one step. The broker sends deliveries ("d"), which
+either may take, and other frames ("f"), which the I/O thread alone may take. A consumer takes what is in its queue,
+reads when that is empty and it is fast, and sleeps when it is not; how fast it is, the schedule decides. One that "goes
+away" stops looking, as a handler does that takes long.
 """
 
 from __future__ import annotations

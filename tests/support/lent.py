@@ -18,8 +18,8 @@ from pika.spec import Connection
 from support.deliveries import Broker, Channel, Source
 from support.waiting import SOON
 
-from fairsched.amqp import lending
-from fairsched.amqp.pacing import Pace
+from fairsched.amqp.polling import lending
+from fairsched.amqp.polling.pacing import Pace
 from fairsched.amqp.transport import Transport
 from fairsched.delivery._ackpolicy import PERIOD
 from fairsched.delivery._delivery import HeaderKey

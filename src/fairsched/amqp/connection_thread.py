@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from fairsched.amqp.connection import Connection
 from fairsched.amqp.flag import Flag
-from fairsched.amqp.ioloop import Loop
+from fairsched.amqp.polling.ioloop import Loop
 from fairsched.amqp.transport import Transport
 
 __all__ = ["ConnectionEvents", "ConnectionThread"]

@@ -11,7 +11,7 @@ import pika
 import pika.exceptions
 
 from fairsched.amqp.errors import broker_text, describe, is_final, is_missing, is_refusal
-from fairsched.amqp.ioloop import Loop
+from fairsched.amqp.polling.ioloop import Loop
 from fairsched.amqp.transport import Transport
 from fairsched.amqp.urls import endpoint, mask_url, parameters
 from fairsched.errors import ConnectionFailed, FairschedError, QueueNotFound, RequestRefused

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.urls import endpoint
+from fairsched.consumer.changing.queue_changes import Done, removed_early
+from fairsched.consumer.changing.queue_watcher import QueueWatcher
+from fairsched.consumer.changing.uninterrupted import uninterrupted
 from fairsched.consumer.explanation import Explanation, check_consumed, check_hashable, check_known, explained
 from fairsched.consumer.handling.described import described
 from fairsched.consumer.handling.failures import FailurePolicy
@@ -25,14 +28,11 @@ from fairsched.consumer.handling.time_limit import TimeLimits
 from fairsched.consumer.io_thread import FORKED, ConsumerEvents, IOThread
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.prefetch.arithmetic import busying, shortfall
-from fairsched.consumer.queue_changes import Done, removed_early
-from fairsched.consumer.queue_watcher import QueueWatcher
 from fairsched.consumer.requeueing.codel_returns import Shedding
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.sharing.share_group import ShareGroup
 from fairsched.consumer.state import STUCK, ConsumerState
-from fairsched.consumer.uninterrupted import uninterrupted
 from fairsched.consumer.waits import WaitWarnings, slow_rates
 from fairsched.consumer.worker_queues import WorkerQueues
 from fairsched.delivery._counters import Counters

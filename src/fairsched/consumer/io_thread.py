@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from fairsched.amqp import lending
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import refusing_stream
 from fairsched.amqp.flag import Flag
-from fairsched.amqp.pacing import Pace
+from fairsched.amqp.polling import lending
+from fairsched.amqp.polling.pacing import Pace
+from fairsched.consumer.changing.queue_changes import ChangeEvents, QueueChanges
 from fairsched.consumer.channel import ChannelCallbacks, ConsumerChannel
 from fairsched.consumer.channels import ConsumerChannels, Parts
 from fairsched.consumer.connections import Connections, QueueConnection
@@ -24,7 +25,6 @@ from fairsched.consumer.handling.retries import first_declarations
 from fairsched.consumer.prefetch.control import WindowControl
 from fairsched.consumer.prefetch.hold import BackloggedSlots
 from fairsched.consumer.prefetch.measure import Measurements
-from fairsched.consumer.queue_changes import ChangeEvents, QueueChanges
 from fairsched.consumer.startup import Startup
 from fairsched.consumer.whole import WholeLeaving
 from fairsched.delivery._ackpolicy import AckPolicy
@@ -34,7 +34,7 @@ from fairsched.errors import ConfigurationError, FairschedError
 if TYPE_CHECKING:
     from fairsched.amqp.connection import Connection
     from fairsched.amqp.transport import Transport
-    from fairsched.consumer.queue_changes import Done
+    from fairsched.consumer.changing.queue_changes import Done
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.worker_queues import WorkerQueues
     from fairsched.delivery._counters import Counters

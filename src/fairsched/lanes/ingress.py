@@ -1,4 +1,4 @@
-"""Whether the ingress queue of a relay is a stream, from which nothing can be moved: it keeps its messages."""
+"""Whether a queue is a stream, from which nothing can be moved: it keeps its messages."""
 
 from __future__ import annotations
 

@@ -410,13 +410,12 @@ class Relay:
     def _publish(self, message: Message, lane: str, tenant: Hashable) -> Confirmation | Exception:
         """Publish a copy, waiting for room; return the error if there cannot be one."""
         body = message.body
-        outgoing = ("", lane, self._properties.of(message, body), body, True, (self._spread, tenant))
+        properties = self._properties.of(message, body)
         try:
-            found: Confirmation | None = self._publisher._client.window.put(*outgoing)
+            return self._publisher._put(("", lane, properties, body, True, (self._spread, tenant)))
         except ValueError as error:  # the backlog tries again, with less
             self._unpublishable += 1
             return error
-        return self._publisher._put_in_turn(outgoing) if found is None else found
 
     def _publish_again(self, message: Message, lane: str) -> Confirmation | None:
         """Publish a copy from a backlog; None: there is no room."""

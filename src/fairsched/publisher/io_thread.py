@@ -11,7 +11,7 @@ from fairsched.amqp._publishing import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
 from fairsched.amqp.errors import broker_text
-from fairsched.amqp.pacing import Pace, PacedPoll, use_poll
+from fairsched.amqp.polling.pacing import Pace, PacedPoll, use_poll
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
 from fairsched.publisher.lane_upkeep import LaneUpkeep
 from fairsched.publisher.transport import PublisherTransport

@@ -18,7 +18,7 @@ from fairsched.lanes.announcement import ACTIVE, NEW, REGISTRY_ARGUMENTS, Announ
 if TYPE_CHECKING:
     from pika.channel import Channel
 
-    from fairsched.amqp.ioloop import Loop
+    from fairsched.amqp.polling.ioloop import Loop
     from fairsched.amqp.transport import Transport
 
 #: The channel, after the one of the messages.

@@ -15,7 +15,7 @@ from fairsched.publisher.lane_opener import LaneOpener
 
 if TYPE_CHECKING:
     from fairsched.amqp._publishing import PublishWindow
-    from fairsched.amqp.ioloop import Loop
+    from fairsched.amqp.polling.ioloop import Loop
     from fairsched.amqp.transport import Transport
     from fairsched.publisher.spread import Spread
 

@@ -225,6 +225,11 @@ class Publisher:
         routing_key, values = self._client.answer(message, values)
         return self.publish(body, routing_key, **values)
 
+    def _put(self, message: Outgoing) -> Confirmation:
+        """Put an encoded message into the window, waiting for room; raise as `publish` does."""
+        found: Confirmation | None = self._client.window.put(*message)
+        return self._put_in_turn(message) if found is None else found
+
     def _put_in_turn(self, message: Outgoing) -> Confirmation:
         """Wait for room: one thread at a time, the others for their turn.
 

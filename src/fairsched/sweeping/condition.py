@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from fairsched.config.weight_rules import compiled
 from fairsched.consumer.keys import key_function
 from fairsched.errors import ConfigurationError
 
@@ -22,7 +23,7 @@ class Condition:
     ----------
     text : str
         ``SOURCE=VALUE`` for exactly this value, or ``SOURCE~REGEX`` for a value in which the regular expression is
-        found. SOURCE is ``header:NAME`` or ``property:NAME``; the first ``=`` or ``~`` ends it.
+        found, and which is not empty. SOURCE is ``header:NAME`` or ``property:NAME``; the first ``=`` or ``~`` ends it.
 
     Raises
     ------
@@ -50,7 +51,9 @@ class Condition:
             )
         source, kind, wanted = found.groups()
         self._value_of = key_function(source, f"the source of condition {text!r}")
-        self._matches: Callable[[str], object] = wanted.__eq__ if kind == "=" else _expression(wanted, text).search
+        self._matches: Callable[[str], object] = (
+            wanted.__eq__ if kind == "=" else compiled(wanted, f"what follows ~ in condition {text!r}").search
+        )
 
     def __repr__(self) -> str:
         return f"Condition({self._text!r})"
@@ -58,13 +61,6 @@ class Condition:
     def __call__(self, message: Message) -> bool:
         """Return whether a message is meant. O(length of its properties), and what the expression costs."""
         return bool(self._matches(_text_of(self._value_of(message))))
-
-
-def _expression(wanted: str, text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(wanted)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigurationError(f"the regular expression of condition {text!r} is invalid: {error}") from None
 
 
 def _text_of(value: Hashable) -> str:

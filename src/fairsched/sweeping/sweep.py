@@ -24,6 +24,7 @@ from fairsched.amqp.session import Session
 from fairsched.amqp.urls import check_urls
 from fairsched.delivery._delivery import Message
 from fairsched.errors import ConfigurationError, ConnectionFailed, MessageReturned, PublishFailed, RequestRefused
+from fairsched.lanes.ingress import is_stream
 from fairsched.lanes.moved_properties import MovedProperties
 from fairsched.publisher.publisher import Publisher
 from fairsched.sweeping.origin import without_death
@@ -190,7 +191,9 @@ class Sweep:
         return session
 
     def _look(self, session: Session) -> None:
-        """Count the messages; check that the queues exist."""
+        """Count the messages; check that the queues exist, and that messages can be taken out."""
+        if is_stream(session, self.queue):
+            raise ConfigurationError(f"queue {self.queue!r} is a stream, whose messages cannot be taken out")
         self.total = self._ready_in(session, self.queue)
         self._most_held = min(max(_HELD, self.total // _MOST_CHANNELS), _LARGEST_WINDOW - _WINDOW)
         if self._target is not None:
@@ -257,9 +260,6 @@ class Sweep:
         self.seen += 1
         self._came = time.monotonic()
         message = Message(body, tag, bool(redelivered), method, header, _Origin(self.queue))
-        if self.seen == 1 and message.in_stream:
-            self._error = ConfigurationError(f"queue {self.queue!r} is a stream, whose messages cannot be taken out")
-            return
         if not all(condition(message) for condition in self._conditions):
             self._hold(holder, message)
             return
@@ -299,11 +299,9 @@ class Sweep:
             copied = Message(body, message.delivery_tag, message.redelivered, b"", kept, _Origin(self.queue))
         else:
             copied = message
-        outgoing = ("", target, self._properties.of(copied, body), body, True, None)
+        properties = self._properties.of(copied, body)
         try:
-            found = self._publisher._client.window.put(*outgoing)
-            if found is None:
-                found = self._publisher._put_in_turn(outgoing)
+            found = self._publisher._put(("", target, properties, body, True, None))
         except ValueError as error:
             self._refuse(holder, error)
         except PublishFailed as error:

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairsched.amqp.pacing import PacedPoll, use_poll
+from fairsched.amqp.polling.pacing import PacedPoll, use_poll
 
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
-    from fairsched.amqp.pacing import Pace
+    from fairsched.amqp.polling.pacing import Pace
     from fairsched.delivery._delivery import LentConnection
 
 

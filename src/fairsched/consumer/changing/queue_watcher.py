@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairsched.consumer.functions_made_anew import with_first_functions
+from fairsched.consumer.changing.functions_made_anew import with_first_functions
 from fairsched.consumer.handling.described import described
 from fairsched.consumer.log_limit import PAUSE, LogLimit
 from fairsched.errors import ConfigurationError, ShutDown
