@@ -289,7 +289,16 @@ def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
 
 def test_a_message_says_what_it_said() -> None:
     said = Message(
-        "report", "me", Epoch(3, "k"), 2, "q", 5.0, 7, 1.5, held={"a": HeldName(GroupLimit(4, 10, 1), 2, 0.5)}, returns={"b": 1}
+        "report",
+        "me",
+        Epoch(3, "k"),
+        2,
+        "q",
+        5.0,
+        7,
+        1.5,
+        held={"a": HeldName(GroupLimit(4, 10, 1), 2, 0.5)},
+        returns={"b": 1},
     )
     assert decode(encode(said)) == said
 

@@ -278,9 +278,7 @@ def test_a_throttled_tenant_waits_in_all_processes_of_the_group(broker: Node, ne
     assert min(when for _, when in seen[1:]) - seen[0][1] > 1.8
 
 
-def test_a_queue_that_is_removed_keeps_its_permits_while_a_message_is_in_hand(
-    broker: Node, new_queue: Declare
-) -> None:
+def test_a_queue_that_is_removed_keeps_its_permits_while_a_message_is_in_hand(broker: Node, new_queue: Declare) -> None:
     queue, other = new_queue("limited"), new_queue("other")
     limited = Queue(queue, limit=Limit(1, scope="group"))
     begun, go_on = threading.Event(), threading.Event()

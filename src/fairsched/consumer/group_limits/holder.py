@@ -32,8 +32,8 @@ SLICE = 0.25
 IDLE = 2.0
 #: The same as SLICE of a bucket, which serves nothing while it is under way.
 BUCKET_SLICE = 2.0
-#: A member uses no bucket when it has not heard the keeper for so many seconds. `sweep` finds that at most half a second
-#: later, which is sooner than the keeper takes the bucket back (keeper.SILENT).
+#: A member uses no bucket when it has not heard the keeper for so many seconds. `sweep` finds that half a second later
+#: at most, which is sooner than the keeper takes the bucket back (keeper.SILENT).
 QUIET = 2.5
 #: Other members that are remembered at most.
 MOST_PEERS = 10_000
@@ -278,7 +278,7 @@ class Holder:
         self._want(name, one, self._set(name, one, now))
 
     def give_way(self, now: float) -> None:
-        """Return what others wait for and is not needed here, or was here for a while. O(names that others wait for)."""
+        """Return what others wait for and is not needed here, or was here for a while. O(names that they wait for)."""
         for name in list(self._recalled):
             one = self._held.get(name)
             if one is None or not one.recalled:

@@ -100,8 +100,8 @@ class Keeper:
 
     def __init__(self, epoch: Epoch, known: Mapping[str, KnownMember], now: float) -> None:
         self.epoch = epoch
-        #: Number of the epoch after which this process has to begin anew; 0: none. Either a member has told of it, or it
-        #: is the own one, because a message was lost.
+        #: Number of the epoch after which this process has to begin anew; 0: none. Either a member has told of it, or
+        #: it is the own one, because a message was lost.
         self.begin_after = 0
         self._since = now
         self._granting = False
@@ -162,12 +162,16 @@ class Keeper:
         elif message.session > one.session:
             self._returned(message.sender, one, message)
         one.heard, one.lease = max(one.heard, sent), message.lease
-        if message.epoch != self.epoch:
-            one.reported = False
-            if message.kind == "beat":
-                one.names = believed(message.counts)
-            self._to(one.queue)  # which tells it the epoch
-        elif message.kind == "report":
+        if message.epoch == self.epoch:
+            self._hear_of_this_epoch(message, one, sent, now)
+            return
+        one.reported = False
+        if message.kind == "beat":
+            one.names = believed(message.counts)
+        self._to(one.queue)  # which tells it the epoch
+
+    def _hear_of_this_epoch(self, message: Message, one: _Member, sent: float, now: float) -> None:
+        if message.kind == "report":
             one.serial = message.serial
             self._report(message.sender, one, message, sent, now)
         elif one.reported:

@@ -82,9 +82,9 @@ class KnownMember(NamedTuple):
 class Message:
     """A message of the group; what a kind does not need is empty.
 
-    `serial` counts the messages that a member says to the keeper by one connection, so that a loss is noticed. `clock` is
-    the sender's: it says when messages were sent that the sender hears after its own. A want of no permits and no bucket
-    ends earlier wants.
+    `serial` counts the messages that a member says to the keeper by one connection, so that a loss is noticed. `clock`
+    is the sender's: what the sender hears after its own message was sent later than that. A want of no permits and no
+    bucket ends earlier wants.
     """
 
     kind: str

@@ -159,8 +159,8 @@ class Member:
     def hear_as_keeper(self, message: Message, now: float) -> None:
         """Take a message that came by the keeper's queue, which the broker delivers to one process.
 
-        This process hears its own messages, too, in their order among all others. So it knows when a message was sent at
-        the earliest, however late it is read: the silence of a member that is gone is not taken for a shorter one.
+        This process hears its own messages, too, in their order among all others. So it knows when a message was sent
+        at the earliest, however late it is read: the silence of a member that is gone is not taken for a shorter one.
         """
         if self.keeper is None:
             self._keeper_reached = self._stepped - OLDEST
