@@ -405,21 +405,28 @@ class Keeper:
         if not found.waiting:
             return
         present = [identity for identity in found.permits if self._is_here(identity)]
-        part = max(1, found.limit.concurrency // len({*present, *found.waiting}))
-        needed = sum(
-            max(0, min(want, part - found.permits[identity])) for identity, want in found.waiting.items()
-        ) - sum(found.recalled.values())
-        for identity in sorted(present, key=lambda one: found.since.get(one, 0.0)):
-            if needed <= 0:
-                return
-            has = found.permits[identity] - found.recalled[identity]
-            over = has - part if has > part else min(has, 1)
-            count = min(over, needed)
-            if count > 0:
-                needed -= count
-                found.recalled[identity] += count
-                recalls = self._to(self._members[identity].queue).recalls
-                recalls[name] = recalls.get(name, 0) + count
+        members = len({*present, *found.waiting})
+        part = max(1, found.limit.concurrency // members)
+        needed = sum(max(0, min(want, part - found.permits[one])) for one, want in found.waiting.items())
+        needed -= sum(found.recalled.values())
+        if needed <= 0:
+            return
+        present.sort(key=lambda one: found.since.get(one, 0.0))
+        for identity in present:
+            needed -= self._recall_from(name, found, identity, found.permits[identity] - part, needed)
+        if members > found.limit.concurrency:  # they take turns
+            for identity in present:
+                needed -= self._recall_from(name, found, identity, 1, needed)
+
+    def _recall_from(self, name: str, found: _Name, identity: str, most: int, needed: int) -> int:
+        """Recall permits of a member, so that at most so many are recalled; return the number that is new."""
+        count = min(most - found.recalled[identity], needed)
+        if count <= 0:
+            return 0
+        found.recalled[identity] += count
+        recalls = self._to(self._members[identity].queue).recalls
+        recalls[name] = recalls.get(name, 0) + count
+        return count
 
     def _is_here(self, identity: str) -> bool:
         one = self._members.get(identity)
