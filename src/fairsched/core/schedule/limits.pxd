@@ -68,7 +68,7 @@ cdef struct SlotLimit:
 cdef struct LimitTable:
     SlotLimit* of      # by index of the slot
     uint32_t* heap     # of those that have to be looked at in time: indices, the earliest first
-    uint32_t* short_of # those that the owner has to look at: indices
+    uint32_t* short_of  # those that the owner has to look at: indices
     uint32_t shorts    # of them
     uint32_t capacity  # of all three
     uint32_t timed     # in the heap
@@ -200,7 +200,7 @@ cdef inline void limits_pushed(LimitTable* l, const SlotTable* t, uint32_t index
         limits_list(l, index)
 
 cdef inline uint32_t limits_take_short(LimitTable* l) noexcept nogil:
-    """Take a slot from the list; the owner looks at it now. NO_PLACE if there is none. The slot may have been removed."""
+    """Take a slot, which may have been removed, from the list: the owner looks at it now. NO_PLACE if there is none."""
     cdef uint32_t index
     if l.shorts == 0:
         return NO_PLACE
