@@ -243,3 +243,20 @@ def test_a_waiting_thread_takes_a_message_when_the_throttle_ends() -> None:
     fair.put("acme", 1)
     fair.throttle("acme", 0.05)
     assert fair.get(timeout=30) == ("acme", 1)
+
+
+def test_what_a_slot_lacks_after_a_permit_is_asked_for_by_the_caller() -> None:
+    fair = filled()
+    assert fair.short_of_permits() == ["acme"]
+    use = fair.permit("acme", 1)
+    assert (use.in_hand, use.permits, use.queued) == (0, 1, 5)
+    assert take_all(fair) == ["acme"]
+    assert fair.short_of_permits() == ["acme"]
+    assert fair.permit("acme", 1).queued == 4  # still short, and the caller knows
+    fair.put("acme", 6)
+    fair.release("acme")
+    assert take_all(fair) == ["acme"]
+    assert fair.short_of_permits() == []
+    fair.permit("acme", 2)
+    assert take_all(fair) == ["acme"]
+    assert fair.short_of_permits() == ["acme"]
