@@ -26,6 +26,7 @@ from fairsched.errors import (
     PublishFailed,
     QueueNotFound,
     ShutDown,
+    Throttled,
     TimeLimitExceeded,
     UndecodableBody,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "Retry",
     "ShutDown",
     "Tenant",
+    "Throttled",
     "TimeLimitExceeded",
     "UndecodableBody",
     "from_pika",

@@ -6,6 +6,9 @@ import queue
 import sys
 from typing import Any
 
+#: Longest time for which a tenant is throttled, in seconds.
+LONGEST_THROTTLE = 86_400
+
 
 class FairschedError(Exception):
     """Base class of the exceptions that fairsched defines."""
@@ -66,6 +69,48 @@ class TimeLimitExceeded(BaseException):
 
     Not a subclass of `Exception`, so that an ``except Exception`` in the handler does not catch it.
     """
+
+
+class Throttled(FairschedError):
+    """Raised by a handler that was told to slow down, as by an answer 429 with Retry-After.
+
+    The message returns to its queue, and counts as neither failed nor retried. Its tenant (without `key`: its queue)
+    takes no turns for so long; all others go on. With ``share_group``, that holds in all processes of the
+    group, within a second.
+
+    Parameters
+    ----------
+    seconds : float
+        At least 0, at most 86 400: a day.
+
+    Raises
+    ------
+    ConfigurationError
+        If `seconds` is anything else.
+
+    Notes
+    -----
+    Messages of the tenant that are in hand already go on. A message of a stream cannot return to it, so it is settled
+    as for any other exception. Quorum queues count every return towards their delivery limit.
+
+    Examples
+    --------
+    >>> Throttled(30).seconds
+    30.0
+    """
+
+    def __init__(self, seconds: float) -> None:
+        real = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not (real and 0 <= seconds <= LONGEST_THROTTLE):
+            raise ConfigurationError(
+                f"seconds of Throttled must be a number from 0 to {LONGEST_THROTTLE}, got {seconds!r}"
+            )
+        super().__init__(seconds)
+        #: The seconds.
+        self.seconds = float(seconds)
+
+    def __str__(self) -> str:
+        return f"no turns for {self.seconds:g} s"
 
 
 class ConnectionFailed(FairschedError):

@@ -83,6 +83,9 @@ _GAUGES = {
     "fairsched_limits_reached": "Queues or tenants whose messages wait only because of their limit.",
     "fairsched_share_group_connected": "Whether this consumer takes part in its share group.",
     "fairsched_share_group_peers": "Other share group consumers seen in the last 3.5 s; longer with very many tenants.",
+    "fairsched_group_limits_connected": "Whether this consumer can get permits of limits with scope='group'.",
+    "fairsched_group_limits_keeper": "Whether this consumer grants the permits of its group.",
+    "fairsched_group_limits_permits": "Permits that this consumer has, of all limits with scope='group'.",
     "fairsched_lane_registry_connected": "Whether this consumer hears of new lanes of single tenants.",
     "fairsched_own_lanes": "Lanes of single tenants that this consumer consumes.",
 }
@@ -239,9 +242,20 @@ class ConsumerCollector(Collector):
             memory.add_tenants(slots, stats, families)
         memory.add_limits(client, families)
         memory.add_share_group(client, families)
+        _add_group_limits(client, families)
         if (registry := client.lane_registry) is not None:
             families["fairsched_lane_registry_connected"].add_metric((), registry.connected)
             families["fairsched_own_lanes"].add_metric((), sum(registry.counts().values()))
+
+
+def _add_group_limits(client: Client, families: Mapping[str, Any]) -> None:
+    """Add what this consumer has of limits of its group."""
+    group = client.group_limits
+    if group is not None:
+        figures = group.figures()
+        families["fairsched_group_limits_connected"].add_metric((), group.connected)
+        families["fairsched_group_limits_keeper"].add_metric((), figures["keeper"])
+        families["fairsched_group_limits_permits"].add_metric((), figures["permits"])
 
 
 class _Memory:

@@ -107,6 +107,33 @@ class LimitStats(NamedTuple):
     withheld: int
 
 
+class PermitUse(NamedTuple):
+    """State of a `FairQueue` slot whose limit has ``scope="group"``, at one time.
+
+    Attributes
+    ----------
+    in_hand : int
+        Items that were served and not released; 0 if the limit has no concurrency.
+    permits : int
+        Maximum of `in_hand`.
+    queued : int
+        Items that wait.
+    served : int
+        Items served since the slot was added.
+    has_bucket : bool
+        Whether the group's token bucket is here.
+    full_in : float
+        Seconds until the bucket is full; 0 if it is, or is elsewhere.
+    """
+
+    in_hand: int
+    permits: int
+    queued: int
+    served: int
+    has_bucket: bool
+    full_in: float
+
+
 class CoDelStats(NamedTuple):
     """Statistics of one `CoDel` since it was created.
 

@@ -10,9 +10,11 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import celery
@@ -129,6 +131,29 @@ def test_urgent_messages_are_handled_first(broker: Node, monkeypatch: pytest.Mon
     shown.run(code.rstrip())
     assert handled[1:] == sorted(handled[1:], reverse=True)  # the first may have been the only one here
     assert Counter(handled) == {0: COUNT, 4: COUNT, 9: COUNT}
+
+
+def test_limits_of_several_processes(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, handled = Page(broker, monkeypatch, ["jobs"]), []
+    shown.names["handle"] = lambda message: handled.append(message.body)
+    shown.fill(headers={"tenant": "acme"})
+    shown.run(blocks("limits")[0], until=lambda: len(handled) == 3)
+    shown.close()
+
+
+def test_a_service_that_says_slow_down(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, times = Page(broker, monkeypatch, ["jobs"]), []
+
+    def post(_message: Any) -> SimpleNamespace:
+        times.append(time.monotonic())
+        return SimpleNamespace(status=429 if len(times) == 1 else 200, headers={"Retry-After": "0.5"})
+
+    shown.names["post"] = post
+    shown.fill()
+    shown.run(blocks("limits")[1], 'Consumer(url, ["jobs"]).run(handle)')
+    assert len(times) == COUNT + 1
+    assert times[1] - times[0] >= 0.5
+    assert shown.made[0].stats()["errors"] == 0
     shown.close()
 
 

@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from fairsched.amqp.backoff import Backoff
+from fairsched.amqp.backoff import LONGEST, Backoff
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
 
@@ -21,6 +21,10 @@ class SideConnection(ABC):
         The brokers, which are tried in turn.
     thread : str
         Name of the thread.
+    heartbeat : int, optional
+        Seconds; by default as the URL says.
+    longest_pause : float
+        Longest delay of an attempt to connect again, in seconds.
 
     Notes
     -----
@@ -31,10 +35,13 @@ class SideConnection(ABC):
     thread writes and any thread may read, `_ended` is a flag. All else belongs to the thread.
     """
 
-    def __init__(self, urls: Sequence[str], thread: str) -> None:
+    def __init__(
+        self, urls: Sequence[str], thread: str, heartbeat: int | None = None, longest_pause: float = LONGEST
+    ) -> None:
         #: Whether this takes part now: what it needs is set up, and the connection is open.
         self.connected = False
         self._urls = urls
+        self._heartbeat, self._longest_pause = heartbeat, longest_pause
         self._session: Session | None = None
         self._ended = Flag()
         #: Says whether the consumer has ended, closed or not.
@@ -71,7 +78,7 @@ class SideConnection(ABC):
         """Go on without the connection: an exception ended `_take_part`, which is called again after a delay."""
 
     def _run(self) -> None:
-        backoff, attempts = Backoff(), 0
+        backoff, attempts = Backoff(longest=self._longest_pause), 0
         while not self._over():
             try:
                 self._connect(self._urls[attempts % len(self._urls)], backoff)
@@ -82,7 +89,7 @@ class SideConnection(ABC):
             self._ended.wait(backoff.failed())
 
     def _connect(self, url: str, backoff: Backoff) -> None:
-        session = self._session = Session(url)
+        session = self._session = Session(url, heartbeat=self._heartbeat)
 
         def working() -> None:
             backoff.succeeded()

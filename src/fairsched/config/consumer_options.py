@@ -153,7 +153,7 @@ class ConsumerOptions:
         Consumers of the same group on the same broker keep the shares together: each tells the others once a second
         what it served, and charges its queues or tenants for what other consumers served them. Without it, each
         consumer is fair to its own messages only. All consumers of a group need the same `cost`, and weights in the
-        same unit.
+        same unit. Limits with ``scope="group"`` count the messages of all its consumers.
     sparse_boost : bool
         Whether a tenant (without `key`: a queue) without buffered messages for a round has its next turn before the
         others, at most once a round.

@@ -290,6 +290,7 @@ _LIMIT: dict[str, Callable[[Any], Any]] = {
     "concurrency": _whole,
     "rate": lambda value: value.strip() if isinstance(value, str) else value,
     "burst": _whole,
+    "scope": lambda value: value.strip() if isinstance(value, str) else value,
 }
 
 

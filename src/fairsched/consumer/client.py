@@ -44,10 +44,12 @@ from fairsched.delivery._messagesource import MessageSource
 from fairsched.errors import ConfigurationError, ConnectionFailed, ShutDown
 
 if TYPE_CHECKING:
+    from fairsched.amqp.side_connection import SideConnection
     from fairsched.config.lanes import Lanes
     from fairsched.config.queues import Queue
     from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.drain_time.drain import Drain
+    from fairsched.consumer.group_limits.group_limits import GroupLimits
     from fairsched.delivery._delivery import Message
     from fairsched.lanes.membership import LaneMembership
     from fairsched.lanes.own_lanes import Activity
@@ -99,7 +101,7 @@ class Client(MessageSource, ConsumerEvents):
         self._delayed_retries.take(settings.queues, settings.retries)
         self._retries = self._retries_by(settings) if settings.retries else None
         self._failures = FailurePolicy(
-            settings.options.on_error, self.counters, self._retries, self._pace, settings.policies
+            settings.options.on_error, self.counters, self._retries, self._pace, settings.policies, self.throttle
         )
         #: Of handlers in threads.
         self.limits = TimeLimits(settings.time_limits, self.counters) if settings.time_limits else None
@@ -115,6 +117,8 @@ class Client(MessageSource, ConsumerEvents):
         name = settings.options.share_group
         #: Keeps shares in step with those of other processes, if that is wanted.
         self.share_group = None if name is None else ShareGroup(name, settings, self.worker_queues)
+        #: Keeps limits together with those of other processes, if there are limits of the group.
+        self.group_limits = self._group_limits_of(settings) if settings.has_group_limits else None
         #: Finds the lanes of single tenants, and gives them up, if there may be any.
         self.lane_registry = self._registry_of([lanes for lanes in settings.lanes if not lanes.ordered])
         #: Divides ordered lanes among processes, if there are any.
@@ -160,6 +164,11 @@ class Client(MessageSource, ConsumerEvents):
         """Return those of some queues whose retries the broker at the end of their connection delays."""
         self._late_returns.connected()
         return self._delayed_retries.connected(queues, server_properties)
+
+    def _group_limits_of(self, settings: ConsumerSettings) -> GroupLimits:
+        from fairsched.consumer.group_limits.group_limits import GroupLimits  # which only a few consumers need
+
+        return GroupLimits(settings.options.share_group or "", settings, self.worker_queues.only())
 
     def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
         from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
@@ -214,9 +223,10 @@ class Client(MessageSource, ConsumerEvents):
                 self.close(at_once=True)
             raise
 
-    def _beside(self) -> list[ShareGroup | LaneRegistry | LaneMembership]:
+    def _beside(self) -> list[SideConnection]:
         """Return what has a connection of its own beside that of the I/O thread."""
-        return [one for one in (self.share_group, self.lane_registry, self.lane_membership) if one is not None]
+        found = (self.group_limits, self.share_group, self.lane_registry, self.lane_membership)
+        return [one for one in found if one is not None]
 
     def after(self, seconds: float, function: Callable[[], object]) -> None:
         """Call a function in the I/O thread after so many seconds, unless that has ended."""
@@ -380,6 +390,13 @@ class Client(MessageSource, ConsumerEvents):
     def failed_many(self, messages: list[Message], error: Exception) -> None:
         """Settle messages that raised together, as ``on_error`` says."""
         self._failures.settle_many(messages, error)
+
+    def throttle(self, slot: Hashable, seconds: float) -> None:
+        """Let a slot take no turns for so long: here, and in the other processes of the share group."""
+        self.worker_queues.throttle(slot, seconds)
+        group = self.group_limits or self.share_group
+        if group is not None:
+            group.throttle(slot, seconds)
 
     def look_at_wait(self, message: Message) -> None:
         """Look how long messages wait here, because one was handled slowly."""
@@ -642,6 +659,12 @@ class Client(MessageSource, ConsumerEvents):
             self.limits.take(settings.time_limits)
         if self.share_group is not None:
             self.share_group.take(settings)
+        if self.group_limits is not None:
+            self.group_limits.take(settings)
+        elif settings.has_group_limits:
+            self.group_limits = self._group_limits_of(settings)
+            if self._started:
+                self.group_limits.start(_ended(self.io_thread))
 
     def _add_after(self, queue: Queue) -> Future[None]:
         """Add a queue when its removal, which is under way, is done, unless it is removed once more until then."""
@@ -851,7 +874,8 @@ class Client(MessageSource, ConsumerEvents):
     ) -> Explanation:
         law = self.shedding.law_of(self.worker_queues.queues, name) if self.shedding and outlook is not None else None
         subkeys = self.worker_queues.subkeys(name) if self.settings.subkey is not None and outlook is not None else None
-        return explained(name, self.settings, state, outlook, occupied, law, subkeys)
+        permits = None if self.group_limits is None else self.group_limits.permits_of(name)
+        return explained(name, self.settings, state, outlook, occupied, law, subkeys, permits)
 
     def drain(self) -> Drain:
         """Return the seconds that the workers of all processes take for what is in the queues.
@@ -893,6 +917,8 @@ class Client(MessageSource, ConsumerEvents):
             found |= self._retries.stats()
         if self.share_group is not None:
             found["peers"] = self.share_group.peers
+        if self.group_limits is not None:
+            found["group_limits"] = self.group_limits.figures()
         if self.lane_registry is not None:
             found["lanes"] = self.lane_registry.counts()
         if self.lane_membership is not None:

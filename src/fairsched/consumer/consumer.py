@@ -453,8 +453,9 @@ class Consumer(BatchMethods[Iterator[MessageBatch], Iterator[ArrowBatch]]):
             ``kept_budget``. With a `codel` also ``codel``: the slots whose messages are being returned (``dropping``),
             and a `CoDelStats` per slot (``slots``). With a `retry` also ``retried``, ``dead_lettered``, ``retrying``
             (messages whose copy is not confirmed yet) and ``retry_failures`` (messages requeued because no copy could
-            be published). With ordered `Lanes` also ``ordered_lanes``: the number of lanes of each name that this
-            consumer consumes.
+            be published). With limits of a group also ``group_limits``: the numbers of names and permits that this
+            consumer holds, whether it is the keeper, and the members of its group. With ordered `Lanes` also
+            ``ordered_lanes``: the number of lanes of each name that this consumer consumes.
 
         Notes
         -----

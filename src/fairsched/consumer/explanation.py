@@ -92,6 +92,9 @@ class Explanation:
         Messages in hand that count towards its limit; None if the limit has no concurrency.
     concurrency : int or None
         Maximum of `limited` (see ``limit``).
+    permits : int or None
+        With a limit of the group: the messages that this process may have in hand at this time, which is its part of
+        `concurrency`; None without one.
     retry_after : float or None
         Seconds until its rate allows another message; None if it allows one now, or without a rate. While the slot is
         at its limit, rank, turns and others are None.
@@ -142,6 +145,7 @@ class Explanation:
     awaited: Hashable | None = None
     limited: int | None = None
     concurrency: int | None = None
+    permits: int | None = None
     retry_after: float | None = None
     band: int | None = None
     above: int | None = None
@@ -165,6 +169,7 @@ def explained(
     windows: dict[str, Unsettled],
     law: tuple[bool, CoDelStats] | None,
     subkeys: Mapping[Hashable, int] | None = None,
+    permits: int | None = None,
 ) -> Explanation:
     """Build the explanation of why a queue or a tenant waits.
 
@@ -184,6 +189,8 @@ def explained(
         Whether CoDel is returning its messages, and CoDel's statistics.
     subkeys : mapping, optional
         Number of buffered messages per subkey, with `subkey`.
+    permits : int, optional
+        What this process may have in hand of a limit of the group.
 
     Returns
     -------
@@ -214,7 +221,7 @@ def explained(
     if subkeys is not None:
         busiest = heapq.nlargest(_MOST_LISTED, subkeys.items(), key=lambda one: one[1])
         found = replace(found, subkeys=len(subkeys), busiest=tuple(busiest))
-    return _scheduled(found, settings, outlook, law)
+    return _scheduled(found, settings, outlook, law, permits)
 
 
 def _weight_of(name: Any, settings: ConsumerSettings) -> int | None:
@@ -222,7 +229,11 @@ def _weight_of(name: Any, settings: ConsumerSettings) -> int | None:
 
 
 def _scheduled(
-    found: Explanation, settings: ConsumerSettings, outlook: SlotOutlook, law: tuple[bool, CoDelStats] | None
+    found: Explanation,
+    settings: ConsumerSettings,
+    outlook: SlotOutlook,
+    law: tuple[bool, CoDelStats] | None,
+    permits: int | None,
 ) -> Explanation:
     """Add the figures of the slot."""
     stats, message = outlook.stats, outlook.item
@@ -243,6 +254,7 @@ def _scheduled(
         awaited=outlook.awaited,
         limited=outlook.in_hand,
         concurrency=outlook.concurrency,
+        permits=permits,
         retry_after=outlook.retry_after,
         band=outlook.band,
         above=outlook.above,
@@ -344,7 +356,11 @@ def _hindrances(why: Explanation) -> Iterator[str]:
 def _turns(why: Explanation) -> Iterator[str]:
     account = f"its deficit is {why.deficit} of a quantum of {why.quantum} (weight {why.weight})"
     yield account + ("" if why.cost is None else f", and its next message costs {why.cost}")
-    if why.concurrency is not None:
+    if why.permits is not None:
+        most = ": it takes no turns until the group has more for it" if (why.limited or 0) >= why.permits else ""
+        whole = "any number" if why.concurrency is None else str(why.concurrency)
+        yield f"{why.limited or 0} in hand here, where this process has {why.permits} of the group's {whole}{most}"
+    elif why.concurrency is not None:
         most = ": it is at its limit and takes no turns" if why.limited == why.concurrency else ""
         yield f"{why.limited} of at most {_count(why.concurrency, 'message')} in hand{most}"
     if why.retry_after is not None:

@@ -167,6 +167,7 @@ class ConsumerSettings:
         self.bands = self._bands()
         _check_band(self, self.bands)
         _check_worker_queues(self)
+        _check_group_limits(self)
         self.default_prefetch = options.prefetch is None
         self.decode = None if options.decode is None else Decoder(options.decode)
         self.middleware = _middleware(options.middleware)
@@ -190,6 +191,11 @@ class ConsumerSettings:
             assert self.others.weight is not None
             return quanta_of(weights_of(self.tenants), self.others.weight, unit)
         return {name: weight * unit for name, weight in normalise(self.weights).items()}, None
+
+    @property
+    def has_group_limits(self) -> bool:
+        """Whether a limit counts the messages of all processes of the share group."""
+        return any(one is not None and one.scope == "group" for one in (self.default_limit, *self.limits.values()))
 
     def _limits(self) -> dict[Hashable, Limit | None]:
         """Return the limits that queues or tenants have of their own."""
@@ -319,6 +325,7 @@ class ConsumerSettings:
             _refuse_of_queues(added)
         _check_band(found, {} if self.key is not None else _own_bands(added))
         _check_worker_queues(found)
+        _check_group_limits(found)
         found._rescale(self, added)
         found.windows = {**self.windows, **{name: found._later_window(queue) for name, queue in added.items()}}
         return found
@@ -618,6 +625,15 @@ def _check_band(settings: ConsumerSettings, bands: Mapping[Hashable, int]) -> No
         raise ConfigurationError(
             f"band of {slot} {name!r} cannot be combined with band={options.band!r} of the consumer: the priority of "
             "each message decides when it is served"
+        )
+
+
+def _check_group_limits(settings: ConsumerSettings) -> None:
+    """Check that limits of a group have one."""
+    if settings.has_group_limits and settings.options.share_group is None:
+        raise ConfigurationError(
+            "a limit with scope='group' needs share_group, the name of the group whose processes count together, got "
+            "share_group=None"
         )
 
 

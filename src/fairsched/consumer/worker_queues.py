@@ -169,7 +169,8 @@ class WorkerQueues:
         if settings.key is not None:
             return
         for worker_queue in self.queues:
-            if settings.limits.get(name) is not None:
+            limit = settings.limits.get(name)
+            if limit is not None and limit.scope == "process":  # permits of the group stay until nothing is in hand
                 worker_queue.set_limit(name, None)
             if name in settings.bands:
                 worker_queue.set_band(name, DEFAULT_BAND)
@@ -191,6 +192,12 @@ class WorkerQueues:
         """
         before = [worker_queue.hold(slot, held, awaited) for worker_queue in self.queues]
         return all(before)
+
+    def throttle(self, slot: Hashable, seconds: float) -> None:
+        """Let a slot take no turns for so long, in every worker queue; nothing happens if a queue is gone."""
+        for worker_queue in self.queues:
+            with contextlib.suppress(KeyError):
+                worker_queue.throttle(slot, seconds)
 
     def set_quanta(self, quanta: Mapping[Hashable, int]) -> None:
         """Change the quanta of slots, in every worker queue; what is here is served by them from now on."""

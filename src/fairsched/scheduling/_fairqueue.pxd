@@ -23,6 +23,8 @@ cdef class FairQueue(NamedSlots):
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef LimitTable limits
+    cdef object asker             # called when slots are short of permits; None: nothing is
+    cdef bint told                # it was called, and the slots have not been asked for since
     cdef Bands bands              # used once a slot has another band than the default, or items have priorities
     cdef Branches branches        # used if items have priorities
     cdef bint is_divided          # slots have subkeys or branches

@@ -55,8 +55,9 @@ from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
 )
 from fairsched.core.schedule.limits cimport (
-    Limit, NEVER, SlotLimit, limits_add, limits_clear, limits_due, limits_exempt, limits_give_back, limits_init,
-    limits_look, limits_reserve, limits_set, limits_take, limits_tell,
+    Limit, NEVER, NO_PLACE, SlotLimit, limits_add, limits_block, limits_clear, limits_due, limits_exempt,
+    limits_give_back, limits_init, limits_is_full, limits_lacks, limits_look, limits_permit, limits_pushed,
+    limits_reserve, limits_set, limits_take, limits_take_short, limits_tell,
 )
 from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
@@ -87,7 +88,7 @@ from fairsched.scheduling._arrays import as_costs
 from fairsched.scheduling.bands import check_band
 from fairsched.scheduling.batch import Batch
 from fairsched.scheduling.limit import Limit as GivenLimit
-from fairsched.stats import LimitStats, SlotOutlook
+from fairsched.stats import LimitStats, PermitUse, SlotOutlook
 
 cdef extern from *:
     """
@@ -296,6 +297,8 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
                 store(self, index, <PyObject*> item, amount)
             if rarely(wakeup_possible(&self.getters.interest)):
                 self.getters.wake(wanted(self))
+            if rarely(self.limits.shorts != 0):
+                tell_shorts(self)
 
     def put_nowait(self, slot, item, *, cost=1, subkey=NO_SUBKEY, priority=NO_PRIORITY):
         """put_nowait($self, slot, item, *, cost=1, subkey='', priority=0)
@@ -357,6 +360,8 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             store_many(self, slots, names, subkeys, subnames, bands, objects, cost_at, block, timeout)
             if wakeup_possible(&self.getters.interest):
                 self.getters.wake(wanted(self))
+            if rarely(self.limits.shorts != 0):
+                tell_shorts(self)
 
     cdef uint32_t admit(self, object name, int64_t hash) except? 0xFFFFFFFF:
         """Add an unknown slot, if there is a default quantum."""
@@ -373,7 +378,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             raise MemoryError()
         index = self.add(name, hash, quantum, transient)
         if rarely(self.limits.on):
-            limits_add(&self.limits, index)
+            limits_add(&self.limits, &self.table, index)
         if rarely(self.table.branches != NULL):
             branches_add_root(&self.table, index)
         return index
@@ -904,8 +909,10 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             if not self.limits.on:
                 self.limit_slots(as_limit(None))
             self.limits.rated |= found.interval != 0
+            self.limits.shared |= found.shared
             limits_set(&self.limits, &self.table, index, found)
             hand_over(self)
+            tell_shorts(self)
 
     def release(self, slot):
         """release($self, slot)
@@ -947,6 +954,167 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         if not done:
             raise ValueError(f"nothing of slot {slot!r} is in hand: each item is released once")
 
+    def throttle(self, slot, seconds):
+        """throttle($self, slot, seconds)
+        --
+
+        Let a slot take no turns for so long, or for longer if it is throttled already. With a default quantum, an
+        unknown slot is added, and forgotten as usual afterwards.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        seconds : float
+            At least 0; more than 4e9 count as 4e9.
+
+        Raises
+        ------
+        KeyError
+            There is no such slot and no default quantum.
+        ValueError
+            `seconds` is negative or not a number.
+
+        Notes
+        -----
+        O(log slots); O(backlogged slots) if the slot has queued items. Safe from any thread.
+        """
+        cdef double wait = seconds
+        cdef int64_t now
+        cdef uint32_t index
+        if not wait >= 0:
+            raise ValueError(f"seconds must be at least 0, got {seconds!r}")
+        with cython.critical_section(self):
+            now = as_nanoseconds(self.getters.clock())
+            index = find_slot(self, slot)
+            if not self.limits.on:
+                self.limit_slots(as_limit(None))
+            self.limits.rated = True
+            limits_tell(&self.limits, &self.table, now)
+            limits_block(&self.limits, &self.table, index, now + as_nanoseconds(wait))
+            hand_over(self)
+
+    def permit(self, slot, permits, full_in=None):
+        """permit($self, slot, permits, full_in=None)
+        --
+
+        Set what a slot whose limit has ``scope="group"`` may do in this process.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        permits : int
+            Maximum number of its items in hand here; may be less than there are.
+        full_in : float, optional
+            With a rate: the group's token bucket is here, and full in so many seconds; ignored if it has been here.
+            None: it is elsewhere, and no item is served.
+
+        Returns
+        -------
+        PermitUse or None
+            Figures of the slot after the call, with the seconds until the bucket is full before it. None if there is no
+            such slot, or its limit is not one of the group.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            `permits` is not an integer of at least 0.
+
+        Notes
+        -----
+        O(log slots); O(backlogged slots) if the slot stops taking turns. Safe from any thread.
+        """
+        cdef int64_t most = as_int64(permits, "permits", "an integer of 0 or more")
+        cdef int64_t wait = 0 if full_in is None else as_nanoseconds(full_in)
+        cdef bint has_bucket = full_in is not None
+        cdef int64_t now = 0, hash
+        cdef long index
+        cdef SlotLimit at
+        cdef Slot found
+        cdef int64_t full_at = -NEVER
+        if most < 0:
+            raise ValueError(f"permits must be an integer of 0 or more, got {permits!r}")
+        with cython.critical_section(self):
+            if self.limits.rated:
+                now = as_nanoseconds(self.getters.clock())
+                limits_tell(&self.limits, &self.table, now)
+            index = slot_find(self, slot, &hash)
+            if index < 0 or not self.limits.on or not self.limits.of[index].limit.shared:
+                return None
+            if self.limits.of[index].has_bucket:
+                full_at = self.limits.of[index].full_at
+            limits_permit(&self.limits, &self.table, index, most, has_bucket, now + wait)
+            at = self.limits.of[index]
+            found = self.table.slots[index]
+            hand_over(self)
+            if self.table.idle_count:
+                self.forget_idle()
+        return permit_use(&at, &found, max(0, full_at - now) if full_at > now else 0)
+
+    def permit_use(self, slot):
+        """permit_use($self, slot)
+        --
+
+        Figures of a slot whose limit has ``scope="group"``, as `permit` returns them; None if there is none. O(1).
+        """
+        cdef int64_t now = 0, hash
+        cdef long index
+        cdef SlotLimit at
+        cdef Slot found
+        with cython.critical_section(self):
+            if self.limits.rated:
+                now = as_nanoseconds(self.getters.clock())
+            index = slot_find(self, slot, &hash)
+            if index < 0 or not self.limits.on or not self.limits.of[index].limit.shared:
+                return None
+            at = self.limits.of[index]
+            found = self.table.slots[index]
+        return permit_use(&at, &found, at.full_at - now if at.has_bucket and at.full_at > now else 0)
+
+    def short_of_permits(self):
+        """short_of_permits($self)
+        --
+
+        Names of the slots with a group's limit that have changed since the last call so that the group should hear of
+        it: they have items and lack permits or the bucket, or they have fewer items in hand than before, and had more
+        than their permits. A slot is named once, until `permit` is called for it; what it lacks after that call is not
+        named either, until it has been granted.
+
+        Notes
+        -----
+        O(slots named). Safe from any thread.
+        """
+        cdef list found = []
+        cdef uint32_t index
+        with cython.critical_section(self):
+            self.told = False
+            while True:
+                index = limits_take_short(&self.limits)
+                if index == NO_PLACE:
+                    return found
+                if self.table.slots[index].quantum:
+                    found.append(<object> PyList_GET_ITEM(self.name_of, index))
+
+    def call_when_short(self, callback):
+        """call_when_short($self, callback)
+        --
+
+        Have a function without parameters called, in any thread, when `short_of_permits` has something to say: once
+        until that is called. None: no more.
+
+        Raises
+        ------
+        ValueError
+            `callback` is neither callable nor None.
+        """
+        if callback is not None and not callable(callback):
+            raise ValueError(f"callback must be callable or None, got {callback!r}")
+        with cython.critical_section(self):
+            self.asker = callback
+            self.told = False
+            tell_shorts(self)
+
     def lift_limits(self):
         """lift_limits($self)
         --
@@ -960,6 +1128,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
                 self.limits.usual = as_limit(None)
                 for i in range(self.table.size):
                     if self.names.names[i].name != NULL:  # not that of a branch
+                        self.limits.of[i].blocked = -NEVER
                         limits_set(&self.limits, &self.table, i, self.limits.usual)
                 hand_over(self)
 
@@ -980,8 +1149,9 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         self.limits.on = True
         self.limits.usual = usual
         self.limits.rated |= usual.interval != 0
+        self.limits.shared |= usual.shared
         for i in range(self.table.size):
-            limits_add(&self.limits, i)
+            limits_add(&self.limits, &self.table, i)
         return 0
 
     cdef int give_back(self, uint32_t index, bint unused) except -1:
@@ -991,6 +1161,8 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             hand_over(self)
         if self.table.idle_count:
             self.forget_idle()
+        if rarely(self.limits.shorts != 0):
+            tell_shorts(self)
         return 0
 
     def settle(self, slot, cost_difference, *, subkey=NO_SUBKEY, priority=NO_PRIORITY):
@@ -1258,7 +1430,10 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             if is_awaiting(self):
                 awaited = <object> PyList_GET_ITEM(self.name_of, slots_first(table))
         stats = slot_figures(&found)
-        now = limit.full_at - limit.limit.tolerance - now if limit.limit.interval and limit.full_at > now else 0
+        now = max(
+            limit.full_at - limit.limit.tolerance - now if limit.limit.interval and limit.full_at > now else 0,
+            limit.blocked - now if limit.blocked > now else 0,
+        )
         limited = (
             limit.in_hand if limit.limit.concurrency else None,
             limit.limit.concurrency or None,
@@ -1652,6 +1827,8 @@ cdef inline int store(FairQueue q, uint32_t index, PyObject* item, int64_t cost)
         Py_DECREF(<object> item)
         slots_report_idle(&q.table if q.levels.below == NULL else q.levels.below, index)
         raise MemoryError()
+    if rarely(q.limits.shared):
+        note_pushed(q, index)
     return 0
 
 
@@ -1717,6 +1894,8 @@ cdef inline void after_serving(FairQueue q, Verdict verdict) noexcept:
     """Wake the threads that may go on now, and forget idle tenants. May run Python code."""
     if rarely(verdict == READY_AFTER_WAIT or q.limits.on):
         hand_over(q)
+        if q.limits.shorts:
+            tell_shorts(q)
     if rarely(wakeup_possible(&q.putters.interest)):
         hand_room_over(q)
     if rarely(q.table.idle_count != 0):
@@ -1796,6 +1975,8 @@ cdef int store_many(
             raise MemoryError()
         for i in range(size):
             push(q, indices[0 if places == 1 else i], PyList_GET_ITEM(objects, i), 1 if costs == NULL else costs[i])
+            if rarely(q.limits.shared):
+                note_pushed(q, indices[0 if places == 1 else i])
     finally:
         for i in range(pins):
             slot_unpin(lowest(q), pinned[i])
@@ -1882,7 +2063,31 @@ cdef Limit as_limit(object limit) except *:
     found.concurrency = 0 if limit is None else limit.concurrency or 0
     found.interval = 0 if limit is None else limit.interval_ns
     found.tolerance = 0 if limit is None else ((limit.burst or 1) - 1) * limit.interval_ns
+    found.shared = limit is not None and limit.scope == "group"
     return found
+
+
+cdef inline void note_pushed(FairQueue q, uint32_t index) noexcept:
+    """List the slot of an item that was put if it is short of permits. `index` may be that of a subkey or branch."""
+    if q.table.branches != NULL:
+        index = q.table.branches.of[index].root
+    elif q.levels.below != NULL:
+        index = q.levels.above[index]
+    limits_pushed(&q.limits, &q.table, index)
+
+
+cdef void tell_shorts(FairQueue q) noexcept:
+    """Call the function that was given to call_when_short, if slots are short. May run Python code."""
+    if q.limits.shorts and not q.told and q.asker is not None:
+        q.told = True
+        asker = q.asker  # a reference of its own: the function may replace it
+        q.getters.call(asker)
+
+
+cdef object permit_use(const SlotLimit* at, const Slot* slot, int64_t wait):
+    return PermitUse(
+        at.in_hand, at.permits, <int64_t> (slot.pushed - slot.served), slot.served, at.has_bucket, wait * 1e-9,
+    )
 
 
 @cython.final
@@ -1939,8 +2144,9 @@ cdef dict all_limits(FairQueue q):
 
 cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
     """Return the figures of one limit, from a copy: the slot's AT_LIMIT flag may be of an earlier moment."""
-    cdef bint full = at.limit.concurrency != 0 and at.in_hand >= at.limit.concurrency
-    cdef bint early = at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
+    cdef bint full = limits_is_full(at) or limits_lacks(at)
+    cdef bint early = at.blocked > now
+    early |= at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
     return LimitStats(
         at.in_hand if at.limit.concurrency else None,
         at.limit.concurrency or None,

@@ -37,6 +37,7 @@ cdef class WaitingRoom:
 
     cdef object deadline(self, object block, object timeout)
     cdef void tell(self, Told* told) noexcept
+    cdef void call(self, object callback) noexcept
     cdef void put_idle(self, Seat* seat) noexcept
     cdef bint outranked(self, int32_t priority) noexcept
     cdef Seat* sit(self, int32_t priority, int64_t amount, PyObject* callback=*) except NULL

@@ -165,6 +165,11 @@ cdef class WaitingRoom:
         if interrupted:  # Ctrl-C while one of them ran: passed on to the main thread, now that all were called
             PyErr_SetInterrupt()
 
+    cdef void call(self, object callback) noexcept:
+        """Call a function of the owner's, which has nothing to do with seats. Runs Python code."""
+        if call_back(callback):
+            PyErr_SetInterrupt()
+
     cdef void put_idle(self, Seat* seat) noexcept:
         seat.next_idle = self.idle
         self.idle = seat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from typing import Literal
 
 from fairsched.errors import ConfigurationError
 
@@ -30,6 +31,9 @@ class Limit:
     burst : int, optional
         With `rate`: messages that may be handed out at once after a pause. By default 1, so that messages are evenly
         spaced.
+    scope : "process" or "group"
+        What counts together: the messages of one process, or those of all processes whose consumers have the same
+        ``share_group``.
 
     Raises
     ------
@@ -45,7 +49,7 @@ class Limit:
     Examples
     --------
     >>> Limit(4)
-    Limit(concurrency=4, rate=None, burst=None)
+    Limit(concurrency=4, rate=None, burst=None, scope='process')
     >>> Limit(rate="120/m", burst=10).per_second
     2.0
     """
@@ -54,6 +58,7 @@ class Limit:
     _: KW_ONLY
     rate: float | str | None = None
     burst: int | None = None
+    scope: Literal["process", "group"] = "process"
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "burst"):
@@ -61,6 +66,8 @@ class Limit:
             whole = isinstance(value, int) and not isinstance(value, bool)
             if value is not None and not (whole and 1 <= value <= _MOST):
                 raise ConfigurationError(f"{name} of a limit must be a whole number from 1 to {_MOST}, got {value!r}")
+        if self.scope not in ("process", "group"):
+            raise ConfigurationError(f"scope of a limit must be 'process' or 'group', got {self.scope!r}")
         if self.concurrency is None and self.rate is None:
             raise ConfigurationError("a limit needs a concurrency or a rate, got neither")
         if self.rate is None:

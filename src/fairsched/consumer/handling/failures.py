@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.amqp._ackledger import AckLedger
@@ -14,7 +14,7 @@ from fairsched.consumer.handling.described import described, shown
 from fairsched.consumer.requeueing.pace import Pace
 from fairsched.delivery._settling import ask_about, decide_about, settle_all_failed, settle_failed
 from fairsched.delivery.handlers import check_result
-from fairsched.errors import UndecodableBody
+from fairsched.errors import Throttled, UndecodableBody
 
 if TYPE_CHECKING:
     from fairsched.consumer.handling.retries import Retries
@@ -56,6 +56,9 @@ class FailurePolicy:
         Requeues; otherwise that is done at once.
     policies : mapping, optional
         The `on_error` of each queue that has its own.
+    throttle : callable, optional
+        Lets a slot take no turns for so many seconds; without it a message whose handler raises `Throttled` is
+        returned at once.
 
     Notes
     -----
@@ -69,12 +72,14 @@ class FailurePolicy:
         retries: Retries | None = None,
         pace: Pace | None = None,
         policies: Mapping[str, OnError] | None = None,
+        throttle: Callable[[Hashable, float], object] = lambda _slot, _seconds: None,
     ) -> None:
         self._on_error = on_error
         self._counters = counters
         self._retries = retries
         self._pace = pace or Pace()
         self._policies = policies or {}
+        self._throttle = throttle
         self._tracebacks = Tracebacks()
 
     def take(self, policies: Mapping[str, OnError], retries: Retries | None) -> None:
@@ -83,6 +88,9 @@ class FailurePolicy:
 
     def settle(self, message: Message, error: Exception) -> None:
         """Settle a message as ``on_error`` or ``retry`` says; log the failure once, without the body."""
+        if _is_throttled(error, message):
+            self._give_up_for_now(message, error)
+            return
         self._counters.add("errors")
         retries = self._retries if self._retries is not None and self._retries.covers(message.queue) else None
         if _cannot_decode(error, message):
@@ -149,8 +157,21 @@ class FailurePolicy:
             settle_all_failed(messages, AckLedger.REQUEUE)
             raise
 
+    def _give_up_for_now(self, message: Message, error: Exception) -> None:
+        """Let the slot of a message take no turns for as long as its handler said, then return the message."""
+        assert isinstance(error, Throttled)
+        _log.debug(
+            "message %d of queue %r returns: %s for %r", message.delivery_tag, message.queue, error, message.slot
+        )
+        try:
+            self._throttle(message.slot, error.seconds)  # first: the message may come again at once
+        finally:
+            settle_failed(message, AckLedger.REQUEUE)
+
     def _is_alone(self, message: Message, error: Exception) -> bool:
         """Whether a message is not settled like the others of its batch."""
+        if _is_throttled(error, message):
+            return True
         if _cannot_decode(error, message):
             return True  # with the others it would come again and again
         return message.queue in self._policies or (self._retries is not None and self._retries.covers(message.queue))
@@ -172,6 +193,11 @@ class FailurePolicy:
             raise
         if decide_about(message):
             self._pace.requeue(message)
+
+
+def _is_throttled(error: Exception, message: Message) -> bool:
+    # `isinstance` asks the object for its class, which may raise.
+    return issubclass(type(error), Throttled) and not message.in_stream
 
 
 def _cannot_decode(error: Exception, message: Message) -> bool:

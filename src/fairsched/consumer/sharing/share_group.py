@@ -21,11 +21,12 @@ Sources: max-min fairness, Bertsekas and Gallager, "Data Networks", 6.5.2; integ
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -34,7 +35,7 @@ from fairsched.amqp.session import Session
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.log_limit import LogLimit
-from fairsched.consumer.sharing.share_message import Claim, decode, encode, slot_name
+from fairsched.consumer.sharing.share_message import Claim, decode, encode, slot_name, slot_of
 from fairsched.errors import ConfigurationError, FairschedError
 from fairsched.scheduling.bands import DEFAULT_BAND
 
@@ -225,12 +226,19 @@ class ShareGroup(SideConnection):
         self._full: Counter[str] = Counter()
         self._slots: dict[str, Hashable] = {}
         self._parts = 0
+        #: Slots that the others have to be told of, and until when they take no turns; any thread appends.
+        self._throttles: deque[tuple[str, float]] = deque()
         #: What is left of a charge that was no whole number.
         self._rests: dict[str, float] = {}
 
     def take(self, settings: ConsumerSettings) -> None:
         """Take the bands of other queues."""
         self._settings = settings
+
+    def throttle(self, slot: Hashable, seconds: float) -> None:
+        """Have the other consumers let a slot take no turns for so long; they hear of it within a period."""
+        if self.connected:
+            self._throttles.append((slot_name(slot), time.monotonic() + seconds))
 
     def charges(self) -> dict[Hashable, float]:
         """Return what slots are charged for their service elsewhere, in cost a second; from any thread."""
@@ -323,7 +331,12 @@ class ShareGroup(SideConnection):
     # Messages ----------------------------------------------------------------------------------------------------
 
     def _publish(self, channel: Any, rates: Mapping[str, float], wanted: Sequence[str], lasts: float) -> None:
-        channel.basic_publish(self._exchange, "", encode(Claim(self._identity, self._cost, lasts, rates, wanted)))
+        throttled: dict[str, float] = {}
+        while self._throttles:
+            name, until = self._throttles.popleft()
+            throttled[name] = max(throttled.get(name, 0.0), until - time.monotonic())
+        claim = Claim(self._identity, self._cost, lasts, rates, wanted, throttled)
+        channel.basic_publish(self._exchange, "", encode(claim))
 
     @property
     def _cost(self) -> str:
@@ -339,6 +352,9 @@ class ShareGroup(SideConnection):
             return
         if claim.sender == self._identity:
             return
+        for name, seconds in claim.throttled.items():
+            with contextlib.suppress(ValueError):
+                self._worker_queues.throttle(slot_of(name), seconds)
         if claim.cost != self._cost:
             if self._log.due("cost"):
                 _log.warning(

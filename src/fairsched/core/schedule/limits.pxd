@@ -14,6 +14,11 @@ limits_take together with each pop, without Python code in between, and limits_g
 * Removal. A transient slot is not idle while a message of it is in hand, or before its bucket is full: otherwise it
   would return with a full bucket.
 * Priorities. The branches of a slot (branches.pxd) have no limit of their own: that of the slot holds for all together.
+* Blocked. A slot may be told to take no turns until a time.
+* Shared. The limit is one of a group of processes. The slot then has `permits` in place of the concurrency, and serves
+  at the rate only while the group's bucket is here. A new slot has neither. One that has messages and lacks either is
+  `short`: listed for the owner, once until the owner calls limits_permit, which asks the group for what is lacking
+  then. So is one from which permits were withdrawn (`permits` below what is in hand) when a message is given back.
 
 Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
 ITU-T I.371, annex A, the generic cell rate algorithm, which needs one time per bucket. Thread safety: none; the caller
@@ -47,38 +52,49 @@ cdef struct Limit:
     int64_t concurrency  # most messages in hand; 0: no limit
     int64_t interval     # nanoseconds until a token comes back; 0: no rate
     int64_t tolerance    # nanoseconds for which the bucket may lack being full: of all tokens but one
+    bint shared          # with other processes: what may be served here is granted with limits_permit
 
 cdef struct SlotLimit:
     Limit limit
     int64_t in_hand   # messages; counted where there is a concurrency
     uint64_t count    # number of that count: another one for another slot, and when counting begins or ends
     int64_t full_at   # when its bucket will be full
+    int64_t blocked   # until when it takes no turns, whatever its limit
     int64_t due       # when it has to be looked at
     uint32_t place    # of it in the heap
+    int64_t permits   # most messages in hand of a shared limit, now
+    bint has_bucket   # the bucket of a shared limit is here
+    bint asked        # the owner knows that it is short, and has asked the group
+    bint listed       # among those that are short
 
 cdef struct LimitTable:
     SlotLimit* of      # by index of the slot
     uint32_t* heap     # of those that have to be looked at in time: indices, the earliest first
-    uint32_t capacity  # of both
+    uint32_t* short_of  # those that the owner has to look at: indices
+    uint32_t shorts    # of them
+    uint32_t capacity  # of all three
     uint32_t timed     # in the heap
     uint64_t counts    # begun so far
     Limit usual        # of slots that are not told otherwise
     int64_t now        # the latest time that was brought
     bint on            # a slot has, or had, a limit: so the owner calls
     bint rated         # a rate: so it brings the time
+    bint shared        # a limit that is shared
 
 cdef inline void limits_init(LimitTable* l) noexcept nogil:
     l.of = NULL
-    l.heap = NULL
-    l.capacity = l.timed = 0
+    l.heap = l.short_of = NULL
+    l.capacity = l.timed = l.shorts = 0
     l.counts = 0
     l.usual.concurrency = l.usual.interval = l.usual.tolerance = 0
+    l.usual.shared = False
     l.now = -NEVER
-    l.on = l.rated = False
+    l.on = l.rated = l.shared = False
 
 cdef inline void limits_clear(LimitTable* l) noexcept nogil:
     free(l.of)
     free(l.heap)
+    free(l.short_of)
     limits_init(l)
 
 cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogil:
@@ -97,6 +113,11 @@ cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogi
     if grown == NULL:
         return False
     l.heap = <uint32_t*> grown
+    grown = realloc(l.short_of, capacity * sizeof(uint32_t))
+    if grown == NULL:
+        return False
+    l.short_of = <uint32_t*> grown
+    memset(&l.of[l.capacity], 0, (capacity - l.capacity) * sizeof(SlotLimit))
     l.capacity = capacity
     return True
 
@@ -105,21 +126,6 @@ cdef inline void limits_count_anew(LimitTable* l, uint32_t index) noexcept nogil
     l.counts += 1
     l.of[index].count = l.counts
     l.of[index].in_hand = 0
-
-cdef inline void limits_add(LimitTable* l, uint32_t index) noexcept nogil:
-    """Note a new slot: nothing of it is in hand, and its bucket is full. Needs limits_reserve."""
-    cdef SlotLimit* at = &l.of[index]
-    at.limit = l.usual
-    limits_count_anew(l, index)
-    at.full_at = at.due = -NEVER
-    at.place = NO_PLACE
-
-cdef inline void limits_exempt(LimitTable* l, uint32_t index) noexcept nogil:
-    """Note a new slot that has no limit, whatever is usual: a branch (branches.pxd). Needs limits_reserve."""
-    memset(&l.of[index], 0, sizeof(SlotLimit))
-    limits_count_anew(l, index)
-    l.of[index].full_at = l.of[index].due = -NEVER
-    l.of[index].place = NO_PLACE
 
 # The heap -------------------------------------------------------------------------------------------------------------
 
@@ -168,6 +174,80 @@ cdef inline void limits_schedule(LimitTable* l, uint32_t index, int64_t due) noe
 cdef inline int64_t limits_due(const LimitTable* l) noexcept nogil:
     """Return when the first slot is due; NEVER if there is none."""
     return l.of[l.heap[0]].due if l.timed else NEVER
+
+# Shared limits ------------------------------------------------------------------------------------------------------
+
+cdef inline void limits_list(LimitTable* l, uint32_t index) noexcept nogil:
+    """Have the owner look at a slot."""
+    if not l.of[index].listed:
+        l.of[index].listed = True
+        l.short_of[l.shorts] = index
+        l.shorts += 1
+
+cdef inline bint limits_is_full(const SlotLimit* at) noexcept nogil:
+    """Return whether a slot has as many messages in hand as it may."""
+    if at.limit.concurrency == 0:
+        return False
+    return at.in_hand >= (at.permits if at.limit.shared else at.limit.concurrency)
+
+cdef inline bint limits_lacks(const SlotLimit* at) noexcept nogil:
+    """Return whether a slot with a shared limit could serve more if the group gave it more."""
+    if not at.limit.shared:
+        return False
+    return limits_is_full(at) or (at.limit.interval != 0 and not at.has_bucket)
+
+cdef inline bint limits_has_messages(const SlotTable* t, uint32_t index) noexcept nogil:
+    """Return whether a slot has messages, itself or in its branches."""
+    return t.slots[index].pushed != t.slots[index].served
+
+cdef inline void limits_pushed(LimitTable* l, const SlotTable* t, uint32_t index) noexcept nogil:
+    """Note that a message was put into a slot, or is left in it: list the slot if it is short, and was not yet."""
+    if limits_lacks(&l.of[index]) and not l.of[index].asked and limits_has_messages(t, index):
+        limits_list(l, index)
+
+cdef inline uint32_t limits_take_short(LimitTable* l) noexcept nogil:
+    """Take a slot, which may have been removed, from the list: the owner looks at it now. NO_PLACE if there is none."""
+    cdef uint32_t index
+    if l.shorts == 0:
+        return NO_PLACE
+    l.shorts -= 1
+    index = l.short_of[l.shorts]
+    l.of[index].listed = False
+    l.of[index].asked = True
+    return index
+
+cdef inline void limits_unlist(LimitTable* l, uint32_t index) noexcept nogil:
+    """Take a slot out of the list. O(slots in the list)."""
+    cdef uint32_t i
+    if not l.of[index].listed:
+        return
+    l.of[index].listed = False
+    for i in range(l.shorts):
+        if l.short_of[i] == index:
+            l.shorts -= 1
+            l.short_of[i] = l.short_of[l.shorts]
+            return
+
+cdef inline void limits_add(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
+    """Note a new slot without messages: nothing of it is in hand, and its bucket is full. Needs limits_reserve."""
+    cdef SlotLimit* at = &l.of[index]
+    limits_unlist(l, index)  # a slot that had this index, and was removed
+    at.limit = l.usual
+    limits_count_anew(l, index)
+    at.full_at = at.due = at.blocked = -NEVER
+    at.place = NO_PLACE
+    at.permits = 0
+    at.has_bucket = at.asked = False
+    if at.limit.shared:
+        t.slots[index].flags |= AT_LIMIT
+
+cdef inline void limits_exempt(LimitTable* l, uint32_t index) noexcept nogil:
+    """Note a new slot that has no limit, whatever is usual: a branch (branches.pxd). Needs limits_reserve."""
+    limits_unlist(l, index)
+    memset(&l.of[index], 0, sizeof(SlotLimit))
+    limits_count_anew(l, index)
+    l.of[index].full_at = l.of[index].due = l.of[index].blocked = -NEVER
+    l.of[index].place = NO_PLACE
 
 # Leaving the active list, and coming back -----------------------------------------------------------------------------
 
@@ -241,24 +321,27 @@ cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexce
     """See whether a slot is at its limit, and when that may be otherwise."""
     cdef SlotLimit* at = &l.of[index]
     cdef Slot* slot = &t.slots[index]
-    cdef bint full = at.limit.concurrency != 0 and at.in_hand >= at.limit.concurrency
-    cdef bint early = at.full_at > l.now and at.full_at - at.limit.tolerance > l.now
+    cdef bint full = limits_is_full(at) or limits_lacks(at)
+    cdef int64_t due = max(at.blocked, at.full_at - at.limit.tolerance if at.full_at > l.now else -NEVER)
+    cdef bint early = due > l.now
     if full or early:
         if not slot.flags & AT_LIMIT:
             limits_withhold(t, index)
     elif slot.flags & AT_LIMIT:
         limits_let_go(t, index)
-    if at.in_hand or at.full_at > l.now:
+    if at.in_hand or at.full_at > l.now or at.blocked > l.now:
         slot.flags |= IN_USE
     else:
         slot.flags &= ~IN_USE
         slots_report_idle(t, index)
     if early and not full:
-        limits_schedule(l, index, at.full_at - at.limit.tolerance)
+        limits_schedule(l, index, due)
     elif at.full_at > l.now and not at.in_hand and slot.flags & TRANSIENT:
         limits_schedule(l, index, at.full_at)  # to be forgotten then
     else:
         limits_schedule(l, index, NEVER)
+    if at.limit.shared:
+        limits_pushed(l, t, index)
 
 # What the owner calls -------------------------------------------------------------------------------------------------
 
@@ -267,8 +350,34 @@ cdef inline void limits_set(LimitTable* l, SlotTable* t, uint32_t index, Limit l
     cdef SlotLimit* at = &l.of[index]
     if (limit.concurrency != 0) != (at.limit.concurrency != 0):
         limits_count_anew(l, index)
+    if limit.shared != at.limit.shared:
+        at.permits = 0
+        at.has_bucket = at.asked = False
     at.limit = limit
     at.full_at = min(at.full_at, l.now + limit.tolerance + limit.interval)
+    limits_look(l, t, index)
+
+cdef inline void limits_permit(
+    LimitTable* l, SlotTable* t, uint32_t index, int64_t permits, bint has_bucket, int64_t full_at
+) noexcept nogil:
+    """Set what a slot with a shared limit may do; `full_at` counts if the bucket comes with this call.
+
+    The caller asks the group for what the slot lacks after the call, so the slot is not listed for it.
+    """
+    cdef SlotLimit* at = &l.of[index]
+    at.permits = permits
+    if has_bucket and not at.has_bucket:
+        at.full_at = full_at
+    at.has_bucket = has_bucket
+    if not has_bucket:
+        at.full_at = -NEVER  # it fills elsewhere
+    at.asked = limits_lacks(at) and limits_has_messages(t, index)
+    limits_look(l, t, index)
+
+cdef inline void limits_block(LimitTable* l, SlotTable* t, uint32_t index, int64_t until) noexcept nogil:
+    """Let a slot take no turns until a time, or until a later one if it is blocked already."""
+    cdef SlotLimit* at = &l.of[index]
+    at.blocked = max(at.blocked, until)
     limits_look(l, t, index)
 
 cdef inline void limits_tell(LimitTable* l, SlotTable* t, int64_t now) noexcept nogil:
@@ -291,7 +400,9 @@ cdef inline void limits_give_back(
 ) noexcept nogil:
     """Note that popped messages are in hand no more; unused: as though they had not been popped."""
     cdef SlotLimit* at = &l.of[index]
+    if at.limit.shared and at.in_hand > at.permits:
+        limits_list(l, index)
     at.in_hand -= min(count, at.in_hand)
-    if unused and at.limit.interval:
+    if unused and at.limit.interval and (at.has_bucket or not at.limit.shared):  # else the bucket is elsewhere
         at.full_at -= min(count * at.limit.interval, at.limit.tolerance + at.limit.interval)
     limits_look(l, t, index)

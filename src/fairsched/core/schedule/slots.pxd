@@ -224,6 +224,7 @@ cdef inline bint slots_idle(const SlotTable* t, uint32_t index) noexcept nogil:
     cdef const Slot* slot = &t.slots[index]
     return (
         slot.quantum != 0 and slot.flags & (TRANSIENT | IN_USE) == TRANSIENT and not slot.active and not slot.held
+        and slot.head == NULL  # at its limit, a slot that is not active may have messages
     )
 
 cdef inline void slots_report_idle(SlotTable* t, uint32_t index) noexcept nogil:

@@ -1,0 +1,320 @@
+"""Limits of a group: never exceeded whatever happens to its processes, and what is free is used."""
+
+from __future__ import annotations
+
+import pytest
+from support.limits_world import NOTICED, Process, World
+
+from fairsched import Limit
+from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, Message, decode, encode
+
+FOUR = Limit(4, scope="group")
+
+
+def fill(world: World, slot: str, count: int, processes: int | None = None) -> None:
+    for one in world.processes[:processes]:
+        for number in range(count):
+            one.fair.put(slot, number)
+        world.settle(one)
+
+
+def end_all(world: World) -> None:
+    for one in world.processes:
+        world.end(one)
+
+
+def in_hand(world: World) -> int:
+    return sum(len(one.hand) for one in world.processes)
+
+
+def test_one_process_has_all_permits() -> None:
+    world = World(1, FOUR)
+    fill(world, "acme", 10)
+    world.pass_time(3)
+    assert in_hand(world) == 4
+    while world.handled["acme"] < 10:
+        end_all(world)
+        world.round()
+    assert world.most["acme"] == 4
+
+
+def test_processes_share_permits_and_all_get_some() -> None:
+    world = World(3, FOUR)
+    fill(world, "acme", 50)
+    world.pass_time(3)
+    assert in_hand(world) == 4
+    for _ in range(400):
+        end_all(world)
+        world.pass_time(0.05)
+    assert world.handled["acme"] == 150
+    assert world.most["acme"] == 4
+
+
+def test_more_processes_than_permits_take_turns() -> None:
+    world = World(6, Limit(1, scope="group"))
+    fill(world, "acme", 1000)
+    world.pass_time(3)
+    seen = set()
+    for _ in range(200):
+        seen.update(one.number for one in world.processes if one.hand)
+        end_all(world)
+        world.pass_time(0.05)
+    assert seen == set(range(6)), "a process waits although the others had their turns"
+
+
+def test_permits_of_a_killed_process_are_free_within_five_seconds() -> None:
+    world = World(3, FOUR)
+    fill(world, "acme", 50, processes=2)
+    world.pass_time(4)
+    lost = world.processes[1]
+    assert lost.hand
+    world.kill(lost)
+    world.pass_time(5)
+    assert len(world.processes[0].hand) == 4
+
+
+def test_permits_of_a_process_that_is_cut_off_stay_taken_until_its_lease_ends() -> None:
+    world = World(3, FOUR, lease=60)
+    fill(world, "acme", 50, processes=2)
+    world.pass_time(4)
+    cut, other = world.processes[1], world.processes[0]
+    had = len(cut.hand)
+    assert had
+    world.cut_off(cut)
+    world.pass_time(60)
+    assert len(other.hand) == 4 - had
+    cut.hand.clear()  # its handlers may run for no longer
+    world.pass_time(20)
+    assert len(other.hand) == 4
+
+
+def test_a_process_that_comes_back_keeps_what_its_handlers_hold() -> None:
+    world = World(2, FOUR)
+    fill(world, "acme", 50)
+    world.pass_time(4)
+    one = world.processes[1]
+    world.close(one)
+    world.pass_time(1)
+    world.connect(one)
+    for _ in range(100):
+        world.pass_time(0.05)
+        for each in world.processes:
+            world.end(each, 1)
+    assert world.most["acme"] == 4
+    assert world.handled["acme"] > 60
+
+
+def test_a_new_keeper_counts_what_the_old_one_granted() -> None:
+    world = World(3, FOUR)
+    fill(world, "acme", 50)
+    world.pass_time(4)
+    keeper = next(one for one in world.processes if one.member.keeper is not None)
+    world.kill(keeper)
+    world.pass_time(10)
+    assert in_hand(world) == 4
+    assert sum(one.member.keeper is not None for one in world.processes if one.alive) == 1
+
+
+def test_a_keeper_that_lost_messages_begins_anew() -> None:
+    world = World(2, FOUR)
+    world.socket = 2
+    keeper, other = world.processes
+    for number in range(4):
+        other.fair.put("acme", number)
+    world.pass_time(4)
+    assert len(other.hand) == 4
+    before = keeper.member.keeper.epoch
+    world.freeze(keeper, 6)
+    world.end(other)  # what it returns waits for too long
+    world.pass_time(6.5)
+    fill(world, "acme", 4, processes=1)
+    world.pass_time(5)
+    assert keeper.member.keeper.epoch > before
+    assert len(keeper.hand) == 4
+
+
+def test_a_keeper_that_stood_still_does_not_take_a_cut_for_a_kill() -> None:
+    world = World(2, FOUR, lease=60)
+    keeper, other = world.processes
+    fill(world, "acme", 4)
+    world.pass_time(4)
+    had = len(other.hand)
+    assert had
+    world.pass_time(0.5)
+    world.freeze(keeper, NOTICED + 0.9)
+    world.pass_time(0.6)  # what the other says in that time, the keeper reads late
+    world.cut_off(other)
+    other.notices = world.now + 40
+    world.pass_time(NOTICED + 20)
+    world.end(keeper)
+    fill(world, "acme", 20, processes=1)
+    world.pass_time(5)
+    assert len(other.hand) == had
+    assert len(keeper.hand) == 4 - had
+
+
+def test_a_restarted_broker_does_not_free_permits() -> None:
+    world = World(4, FOUR)
+    fill(world, "acme", 200)
+    world.pass_time(4)
+    for one in world.processes:
+        world.close(one)
+    world.keepers.clear()
+    world.pass_time(20)
+    for one in world.processes:
+        world.connect(one)
+        world.pass_time(0.3)
+    for _ in range(200):
+        world.pass_time(0.05)
+        for each in world.processes:
+            world.end(each, 1)
+    assert world.most["acme"] == 4
+    assert world.handled["acme"] > 300
+
+
+def test_unused_permits_and_names_are_given_back() -> None:
+    world = World(2, FOUR)
+    for tenant in range(200):
+        fill(world, f"t{tenant}", 1)
+    for _ in range(100):
+        end_all(world)
+        world.pass_time(0.1)
+    assert world.handled.total() == 400
+    keeper = next(one.member.keeper for one in world.processes if one.member.keeper is not None)
+    assert keeper.figures() == {"members": 2, "names": 0, "absent": 0}
+    assert all(one.member.holder.figures() == {"held": 0, "permits": 0} for one in world.processes)
+    assert all(not one.fair.stats() for one in world.processes)
+
+
+def test_a_later_message_of_an_idle_tenant_asks_again() -> None:
+    world = World(2, FOUR)
+    for round_ in range(5):
+        fill(world, "acme", 1)
+        world.pass_time(3)
+        end_all(world)
+        world.pass_time(2)
+        assert world.handled["acme"] == 2 * (round_ + 1)
+
+
+@pytest.mark.parametrize("burst", [1, 5])
+@pytest.mark.parametrize("processes", [1, 4])
+def test_the_rate_is_kept_and_never_exceeded(burst: int, processes: int) -> None:
+    world = World(processes, Limit(rate=10, burst=burst, scope="group"))
+    fill(world, "acme", 2000)
+    world.pass_time(3)
+    begun = world.now
+    world.pass_time(60, step=0.01)
+    times = [when for when, _ in world.begun if when >= begun]
+    assert 588 <= len(times) <= 600 + burst
+    for first, later in zip(times, times[burst:], strict=False):
+        assert later - first >= 0.1 * 0.999 - 1e-6
+
+
+def test_the_rate_is_kept_while_processes_are_killed() -> None:
+    world = World(4, Limit(rate=10, burst=3, scope="group"))
+    fill(world, "acme", 2000)
+    for number in range(6):
+        world.pass_time(5, step=0.02)
+        world.kill(world.processes[number])
+        world.add()
+        fill(world, "acme", 500)
+    times = [when for when, _ in world.begun]
+    for first, later in zip(times, times[3:], strict=False):
+        assert later - first >= 0.1 * 0.999 - 1e-6
+    assert len(times) > 100
+
+
+def happen(world: World, one: Process) -> None:
+    """Let a random thing happen to a process, or nothing."""
+    happens = world.random.random()
+    there = bool(one.queue) and not one.cut and not one.half and one.frozen <= world.now
+    if happens < 0.004:
+        world.kill(one)
+        world.add()
+    elif happens < 0.01 and there:
+        world.close(one)
+    elif happens < 0.012 and there:
+        world.cut_off(one)
+    elif happens < 0.014 and there:
+        world.half_close(one)
+    elif happens < 0.018 and there:
+        world.freeze(one, world.random.random() * 6)
+    elif happens < 0.3:
+        for slot in world.random.sample(["a", "b", "c"], 2):
+            one.fair.put(slot, 0)
+
+
+def progress(world: World, one: Process) -> None:
+    """Let a process hear, and handle, some of what there is; and connect again."""
+    random_ = world.random
+    if one.frozen > world.now:
+        return
+    if random_.random() < 0.8:
+        world.deliver(one, random_.randrange(6))
+        world.settle(one)
+        world.begin(one, random_.randrange(4))
+        world.end(one, int(random_.random() < 0.1))
+    world.look(one)
+
+
+def churn(world: World, seconds: float) -> None:
+    """Let random things happen."""
+    end = world.now + seconds
+    while world.now < end:
+        happen(world, world.random.choice(world.living()))
+        for one in world.living():
+            progress(world, one)
+        world.now += world.random.random() * 0.05
+
+
+def calm(world: World) -> None:
+    """Let nothing happen but work, until all is handled."""
+    for _ in range(800):
+        for one in world.living():
+            progress(world, one)
+        end_all(world)
+        world.now += 0.05
+        if not any(one.hand or one.fair.qsize() for one in world.living()):
+            return
+    raise AssertionError(f"messages wait for ever: {[one.fair.qsize() for one in world.living()]}")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
+    world = World(4, Limit(2, scope="group"), seed, lease=15)
+    churn(world, 40)
+    assert world.handled.total() > 0
+    calm(world)
+
+
+def test_a_message_says_what_it_said() -> None:
+    said = Message(
+        "report",
+        "me",
+        Epoch(3, "k"),
+        2,
+        "q",
+        5.0,
+        7,
+        1.5,
+        held={"a": HeldName(GroupLimit(4, 10, 1), 2, 0.5)},
+        returns={"b": 1},
+    )
+    assert decode(encode(said)) == said
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"x", "must be JSON"),
+        (b"{}", "kind must be one of"),
+        (b'{"kind":"ask","sender":""}', "sender must have texts"),
+        (b'{"kind":"ask","sender":"m","returns":{"a":-1}}', "returns must have whole numbers"),
+        (b'{"kind":"ask","sender":"m","buckets":{"a":NaN}}', "buckets must have numbers"),
+        (b'{"kind":"ask","sender":"m","wants":{"a":[1,2]}}', "wants must be a list of 3"),
+        (b'{"kind":"ask","sender":"m","known":{"a":["q",1,0,1,3]}}', "held must be an object"),
+    ],
+)
+def test_a_message_that_cannot_be_is_refused(body: bytes, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode(body)

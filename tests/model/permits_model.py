@@ -1,0 +1,180 @@
+"""One permit, two members and two keepers, step by step: the order of grants, returns, reports and epochs.
+
+The second keeper takes over while the first one does not know it and goes on granting. Messages from a keeper to a
+member arrive in their order, at any time; so do those of a member. A member may lose its connection once: then it loses
+what was on its way to it, and says anew what it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+
+Steps = Iterator[Callable[[], bool] | None]
+LIMIT = 1
+#: What keeps two messages from being in hand, each of which the model can leave out.
+GUARDS = (
+    "a member ignores older keepers",
+    "a keeper waits for reports",
+    "a report has what is in hand",
+    "a permit in hand is not returned",
+    "a grant to a lost connection is not used",
+    "a keeper counts a grant when it is sent",
+)
+
+
+@dataclass
+class Member:
+    """A process: what it holds, and the messages on their way to it, as (epoch, what, connection)."""
+
+    permits: int = 0
+    hand: int = 0
+    epoch: int = 1
+    connection: int = 0
+    queue: list[tuple[int, str, int]] = field(default_factory=list)
+
+    def state(self) -> Hashable:
+        return self.permits, self.hand, self.epoch, self.connection, tuple(self.queue)
+
+
+@dataclass
+class Keeper:
+    """A keeper: what it counts at each member (None: no report yet), and the messages on their way to it."""
+
+    number: int
+    counted: list[int | None]
+    alive: bool = True
+    queue: list[tuple[int, str, int, int]] = field(default_factory=list)  # member, what, permits, connection
+    connections: list[int] = field(default_factory=lambda: [0, 0])
+
+    def state(self) -> Hashable:
+        return tuple(self.counted), self.alive, tuple(self.queue), tuple(self.connections)
+
+
+@dataclass
+class PermitsModel:
+    """`takeover`: a second keeper begins; `reconnects`: members that lose their connection once."""
+
+    takeover: bool = True
+    reconnects: tuple[int, ...] = ()
+    missing: str = ""
+    messages: int = 2
+    members: list[Member] = field(default_factory=list)
+    keepers: list[Keeper] = field(default_factory=list)
+    handled: list[int] = field(default_factory=list)
+
+    def kept(self, guard: str) -> bool:
+        assert guard in GUARDS
+        return guard != self.missing
+
+    def threads(self) -> list[Steps]:
+        self.members = [Member(), Member()]
+        self.keepers = [Keeper(1, [0, 0])]
+        self.handled = [0, 0]
+        found = [step(number) for number in (0, 1) for step in (self.work, self.give_back, self.hear)]
+        found += [self.keep(0), self.take(0)]
+        if self.takeover:
+            self.keepers.append(Keeper(2, [None, None], alive=False))
+            found += [self.keep(1), self.take(1), self.begin()]
+        return found + [self.reconnect(number) for number in self.reconnects]
+
+    def whole_state(self) -> Hashable:
+        members = tuple(one.state() for one in self.members)
+        return members, tuple(one.state() for one in self.keepers), tuple(self.handled)
+
+    def check(self, _finished: list[bool]) -> None:
+        assert sum(one.hand for one in self.members) <= LIMIT
+
+    # A member -----------------------------------------------------------------------------------------------------
+
+    def work(self, number: int) -> Steps:
+        one = self.members[number]
+        while self.handled[number] < self.messages:
+            yield lambda: one.permits > one.hand
+            one.hand += 1
+            together = sum(each.hand for each in self.members)
+            assert together <= LIMIT, f"{together} messages are in hand"
+            yield None
+            one.hand -= 1
+            self.handled[number] += 1
+
+    def give_back(self, number: int) -> Steps:
+        """Return a permit that nothing in hand needs; the keeper has recalled it."""
+        one = self.members[number]
+        while True:
+            yield lambda: one.permits > (one.hand if self.kept("a permit in hand is not returned") else 0)
+            one.permits -= 1
+            self.say(number, "return", 1)
+
+    def hear(self, number: int) -> Steps:
+        one = self.members[number]
+        while True:
+            yield lambda: bool(one.queue)
+            epoch, what, connection = one.queue.pop(0)
+            if connection != one.connection and self.kept("a grant to a lost connection is not used"):
+                continue
+            if epoch > one.epoch:
+                one.epoch = epoch
+                self.report(number)
+            elif what == "grant" and (epoch == one.epoch or not self.kept("a member ignores older keepers")):
+                one.permits += 1
+
+    def report(self, number: int) -> None:
+        one = self.members[number]
+        holds = one.permits if self.kept("a report has what is in hand") else one.permits - one.hand
+        self.say(number, "report", holds)
+
+    def say(self, number: int, what: str, permits: int) -> None:
+        one = self.members[number]
+        self.keepers[one.epoch - 1].queue.append((number, what, permits, one.connection))
+
+    # A keeper -----------------------------------------------------------------------------------------------------
+
+    def keep(self, index: int) -> Steps:
+        """Grant a free permit to either member."""
+        keeper = self.keepers[index]
+
+        def free() -> bool:
+            if not keeper.alive or sum(len(one.queue) for one in self.members) >= 3:
+                return False
+            if None in keeper.counted and self.kept("a keeper waits for reports"):
+                return False
+            return sum(count or 0 for count in keeper.counted) < LIMIT
+
+        for number in (0, 1, 0, 1):
+            yield free
+            self.members[number].queue.append((keeper.number, "grant", keeper.connections[number]))
+            if self.kept("a keeper counts a grant when it is sent"):
+                keeper.counted[number] = (keeper.counted[number] or 0) + 1
+
+    def take(self, index: int) -> Steps:
+        """Take what members say."""
+        keeper = self.keepers[index]
+        while True:
+            yield lambda: keeper.alive and bool(keeper.queue)
+            number, what, permits, connection = keeper.queue.pop(0)
+            if connection < keeper.connections[number]:
+                continue
+            keeper.connections[number] = connection
+            if what == "report":
+                keeper.counted[number] = permits
+            elif keeper.counted[number]:
+                keeper.counted[number] = (keeper.counted[number] or 0) - permits
+
+    # What happens -------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Steps:
+        yield None
+        newer = self.keepers[1]
+        newer.alive = True
+        for number, one in enumerate(self.members):
+            newer.connections[number] = one.connection
+            one.queue.append((2, "epoch", one.connection))
+
+    def reconnect(self, number: int) -> Steps:
+        """Lose the connection; what was on its way stays on its way. The permits of what is in hand are kept."""
+        one = self.members[number]
+        yield None
+        one.connection += 1
+        one.permits = one.hand
+        self.report(number)

@@ -1,0 +1,36 @@
+"""Every order of the steps of two members and two keepers, up to a bound on preemptions; each guard is needed."""
+
+from __future__ import annotations
+
+import pytest
+from model.explore import Fault, schedules
+from model.permits_model import GUARDS, PermitsModel
+
+#: What happens to the two members and the first keeper.
+HISTORIES = {
+    "one keeper": PermitsModel(takeover=False),
+    "takeover": PermitsModel(),
+    "a lost connection": PermitsModel(takeover=False, reconnects=(0,)),
+    "a lost connection and a takeover": PermitsModel(reconnects=(0,)),
+}
+
+
+def make(history: str, missing: str = "") -> PermitsModel:
+    one = HISTORIES[history]
+    return PermitsModel(takeover=one.takeover, reconnects=one.reconnects, missing=missing)
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_no_two_messages_are_in_hand(history: str) -> None:
+    assert sum(1 for _ in schedules(lambda: make(history), preemptions=4)) > 10
+
+
+@pytest.mark.parametrize("missing", GUARDS)
+def test_each_guard_is_needed(missing: str) -> None:
+    def explore() -> None:
+        for history in HISTORIES:
+            for _ in schedules(lambda history=history: make(history, missing), preemptions=4):
+                pass
+
+    with pytest.raises(Fault):
+        explore()
