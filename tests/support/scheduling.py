@@ -26,6 +26,7 @@ LONGEST = (
     "integration/test_recovery.py",
     "integration/broker/test_clients.py",
     "integration/test_retries.py",
+    "integration/test_delayed_retries.py",
     "integration/test_soak.py",
     "integration/test_freshness.py",
     "integration/test_frameworks.py",
