@@ -17,6 +17,7 @@ from fairsched.consumer.settings import ConsumerSettings
 from fairsched.consumer.sharing import share_group, share_message
 from fairsched.consumer.sharing.share_group import GroupBalance, ShareGroup
 from fairsched.consumer.worker_queues import WorkerQueues
+from fairsched.errors import LONGEST_THROTTLE
 
 
 class Worker:
@@ -209,12 +210,22 @@ def test_names_that_are_too_long_are_compared_by_their_digest() -> None:
     st.dictionaries(st.text(), st.floats(0, 1e300), max_size=30),
     st.sampled_from(sorted(share_message.MOST_RATE)),
     st.floats(0, 1e9),
+    st.dictionaries(st.text(), st.floats(0, LONGEST_THROTTLE), max_size=30),
 )
-def test_every_message_of_ours_is_believed(slots: dict[str, float], cost: str, lasts: float) -> None:
+def test_every_message_of_ours_is_believed(
+    slots: dict[str, float], cost: str, lasts: float, throttles: dict[str, float]
+) -> None:
     rates = {share_message.slot_name(slot): rate for slot, rate in slots.items()}
-    said = share_message.decode(share_message.encode(share_message.Claim("me", cost, lasts, rates, list(rates))))
+    throttled = {share_message.slot_name(slot): seconds for slot, seconds in throttles.items()}
+    claim = share_message.Claim("me", cost, lasts, rates, list(rates), throttled)
     most = share_message.MOST_RATE[cost]
-    assert said == ("me", cost, lasts, {name: min(rate, most) for name, rate in rates.items()}, list(rates))
+    capped = {name: min(rate, most) for name, rate in rates.items()}
+    assert share_message.decode(share_message.encode(claim)) == ("me", cost, lasts, capped, list(rates), throttled)
+
+
+@given(st.one_of(st.text(max_size=30), st.integers(), st.tuples(st.text(max_size=10), st.integers())))
+def test_the_name_of_a_slot_says_which_it_is(slot: object) -> None:
+    assert share_message.slot_of(share_message.slot_name(slot)) == slot
 
 
 def test_the_longest_message_of_ours_is_believed() -> None:
