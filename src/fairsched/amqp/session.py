@@ -151,7 +151,7 @@ class Session:
         self._loop.stop()
 
     def wake(self) -> None:
-        """Make `run` and `serve_until` check their condition, from any thread; does nothing once the session is over."""
+        """Make `run` and `serve_until` check their condition, from any thread; does nothing once it is over."""
         with contextlib.suppress(Exception):  # the loop may be closed by now
             self._loop.add_callback_threadsafe(self._loop.stop)
 
