@@ -440,8 +440,8 @@ def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: A
             finally:
                 process.kill()
                 process.communicate()
-            # Until the broker has noticed, it gives later messages to the next relay than it takes back; and last copies
-            # that it has not read would come behind those of the next relay. One channel is the producer's.
+            # Until the broker has noticed, it gives the next relay later messages than it takes back; and copies that
+            # it has not read would come behind those of the next relay. One channel is the producer's.
             eventually(lambda: consumers_of(broker, lanes.name) == 0 and broker.channels() <= 1)
     finally:
         stop.set()
