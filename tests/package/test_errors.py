@@ -13,7 +13,7 @@ import pytest
 
 import fairsched
 from fairsched.cli.exits import Failure
-from fairsched.errors import MessageReturned, UndecodableBody
+from fairsched.errors import MessageReturned, Throttled, UndecodableBody
 from fairsched.testing import FakeConsumer
 
 
@@ -41,10 +41,11 @@ def undecodable() -> UndecodableBody:
 CREATED: dict[type[BaseException], Any] = {
     Failure: lambda: Failure("no broker", 4),
     MessageReturned: lambda: MessageReturned(312, "NO_ROUTE", "e", "k", "id"),
+    Throttled: lambda: Throttled(2.5),
     UndecodableBody: undecodable,
 }
 
-KEPT = ["reply_code", "reply_text", "exchange", "routing_key", "reason", "exit_code", "message", "__notes__"]
+KEPT = ["reply_code", "reply_text", "exchange", "routing_key", "reason", "exit_code", "message", "seconds", "__notes__"]
 
 
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
