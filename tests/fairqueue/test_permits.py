@@ -11,6 +11,7 @@ from support.clock import ManualClock
 from support.waiting import reach
 
 from fairsched import FairQueue, Limit
+from fairsched.scheduling._permits import Permits
 
 TWO = Limit(2, scope="group")
 
@@ -34,14 +35,14 @@ def take_all(fair: FairQueue) -> list[str]:
 def test_nothing_is_served_without_a_permit() -> None:
     fair = filled()
     assert take_all(fair) == []
-    assert fair.short_of_permits() == ["acme"]
-    use = fair.permit_use("acme")
+    assert Permits(fair).short() == ["acme"]
+    use = Permits(fair).use("acme")
     assert (use.in_hand, use.permits, use.queued, use.served) == (0, 0, 5, 0)
 
 
 def test_as_many_are_served_as_there_are_permits() -> None:
     fair = filled()
-    fair.permit("acme", 2)
+    Permits(fair).grant("acme", 2)
     assert take_all(fair) == ["acme"] * 2
     fair.release("acme")
     assert take_all(fair) == ["acme"]
@@ -49,63 +50,63 @@ def test_as_many_are_served_as_there_are_permits() -> None:
 
 def test_a_slot_is_named_once_until_it_gets_an_answer() -> None:
     fair = filled()
-    assert fair.short_of_permits() == ["acme"]
+    assert Permits(fair).short() == ["acme"]
     fair.put("acme", 6)
-    assert fair.short_of_permits() == []
-    fair.permit("acme", 1)
-    assert fair.short_of_permits() == []
+    assert Permits(fair).short() == []
+    Permits(fair).grant("acme", 1)
+    assert Permits(fair).short() == []
     take_all(fair)
-    assert fair.short_of_permits() == ["acme"]
+    assert Permits(fair).short() == ["acme"]
 
 
 def test_permits_that_are_withdrawn_are_noted_when_they_are_free() -> None:
     fair = filled()
-    fair.permit("acme", 2)
+    Permits(fair).grant("acme", 2)
     assert take_all(fair) == ["acme"] * 2
-    assert fair.permit("acme", 0).in_hand == 2
-    fair.short_of_permits()
+    assert Permits(fair).grant("acme", 0).in_hand == 2
+    Permits(fair).short()
     fair.release("acme")
-    assert fair.short_of_permits() == ["acme"]
-    assert fair.permit_use("acme").in_hand == 1
+    assert Permits(fair).short() == ["acme"]
+    assert Permits(fair).use("acme").in_hand == 1
     assert take_all(fair) == []
 
 
 def test_the_function_is_called_once_until_it_is_asked() -> None:
     calls: list[int] = []
     fair = FairQueue(default_quantum=1, limit=TWO)
-    fair.call_when_short(lambda: calls.append(1))
+    Permits(fair).call_when_short(lambda: calls.append(1))
     for number in range(5):
         fair.put(f"t{number}", 0)
     assert calls == [1]
-    assert sorted(fair.short_of_permits()) == [f"t{number}" for number in range(5)]
+    assert sorted(Permits(fair).short()) == [f"t{number}" for number in range(5)]
     fair.put_many(["u", "v"], [1, 2])
     assert calls == [1, 1]
 
 
 def test_a_slot_with_messages_is_not_forgotten_for_lack_of_permits() -> None:
     fair = filled()
-    fair.permit("acme", 2)
+    Permits(fair).grant("acme", 2)
     take_all(fair)
-    fair.permit("acme", 0)
+    Permits(fair).grant("acme", 0)
     fair.release("acme")
     fair.release("acme")
     fair.put("other", 1)
     assert fair.backlog("acme") == 3
-    fair.permit("acme", 2)
+    Permits(fair).grant("acme", 2)
     assert take_all(fair) == ["acme"] * 2
 
 
 def test_an_idle_slot_is_forgotten_and_comes_back_without_permits() -> None:
     fair = FairQueue(default_quantum=1, limit=TWO)
     fair.put("acme", 1)
-    fair.permit("acme", 2)
+    Permits(fair).grant("acme", 2)
     assert take_all(fair) == ["acme"]
     fair.release("acme")
-    assert fair.permit_use("acme") is None
-    assert fair.permit("acme", 1) is None
+    assert Permits(fair).use("acme") is None
+    assert Permits(fair).grant("acme", 1) is None
     fair.put("acme", 1)
     assert take_all(fair) == []
-    assert fair.short_of_permits() == ["acme"]
+    assert Permits(fair).short() == ["acme"]
 
 
 def test_a_waiting_thread_gets_the_message_when_its_permit_comes() -> None:
@@ -114,7 +115,7 @@ def test_a_waiting_thread_gets_the_message_when_its_permit_comes() -> None:
     thread = threading.Thread(target=lambda: found.append(fair.get(timeout=30)))
     thread.start()
     reach(lambda: len(fair.waiting()) == 1)
-    fair.permit("acme", 1)
+    Permits(fair).grant("acme", 1)
     thread.join(30)
     assert found == [("acme", 0)]
 
@@ -130,15 +131,15 @@ def test_the_bucket_serves_at_its_rate_while_it_is_here() -> None:
     clock = ManualClock()
     fair = filled(Limit(rate=10, burst=2, scope="group"), clock=clock)
     assert take_all(fair) == []
-    fair.permit("acme", 0, 0.0)
+    Permits(fair).grant("acme", 0, 0.0)
     assert take_all(fair) == ["acme"] * 2
     clock.now += 0.1
     assert take_all(fair) == ["acme"]
-    taken = fair.permit("acme", 0)
+    taken = Permits(fair).grant("acme", 0)
     assert taken.full_in == pytest.approx(0.2)
     clock.now += 10
     assert take_all(fair) == []
-    fair.permit("acme", 0, taken.full_in)
+    Permits(fair).grant("acme", 0, taken.full_in)
     assert take_all(fair) == []
     clock.now += 0.1
     assert take_all(fair) == ["acme"]
@@ -157,7 +158,7 @@ def test_random_permits_are_never_exceeded() -> None:
             fair.put(slot, 0)
         elif what < 0.5:
             count = random_.randrange(3)
-            use = fair.permit(slot, count)
+            use = Permits(fair).grant(slot, count)
             permits[slot] = count if use is not None else 0
             assert use is None or use.in_hand == hand.get(slot, 0)
         elif what < 0.8:
@@ -170,19 +171,19 @@ def test_random_permits_are_never_exceeded() -> None:
         elif hand.get(slot):
             hand[slot] -= 1
             fair.release(slot)
-            if fair.permit_use(slot) is None:
+            if Permits(fair).use(slot) is None:
                 permits[slot] = 0
         elif what > 0.95:
-            fair.short_of_permits()
+            Permits(fair).short()
 
 
 def test_what_cannot_be_is_refused() -> None:
     fair = filled()
     with pytest.raises(ValueError, match="permits must be an integer of 0 or more, got -1"):
-        fair.permit("acme", -1)
+        Permits(fair).grant("acme", -1)
     with pytest.raises(ValueError, match="callback must be callable or None, got 5"):
-        fair.call_when_short(5)
-    assert FairQueue({"a": 1}).permit("a", 1) is None
+        Permits(fair).call_when_short(5)
+    assert Permits(FairQueue({"a": 1})).grant("a", 1) is None
 
 
 def test_a_throttled_slot_takes_no_turns_until_its_time() -> None:
@@ -247,16 +248,16 @@ def test_a_waiting_thread_takes_a_message_when_the_throttle_ends() -> None:
 
 def test_what_a_slot_lacks_after_a_permit_is_asked_for_by_the_caller() -> None:
     fair = filled()
-    assert fair.short_of_permits() == ["acme"]
-    use = fair.permit("acme", 1)
+    assert Permits(fair).short() == ["acme"]
+    use = Permits(fair).grant("acme", 1)
     assert (use.in_hand, use.permits, use.queued) == (0, 1, 5)
     assert take_all(fair) == ["acme"]
-    assert fair.short_of_permits() == ["acme"]
-    assert fair.permit("acme", 1).queued == 4  # still short, and the caller knows
+    assert Permits(fair).short() == ["acme"]
+    assert Permits(fair).grant("acme", 1).queued == 4  # still short, and the caller knows
     fair.put("acme", 6)
     fair.release("acme")
     assert take_all(fair) == ["acme"]
-    assert fair.short_of_permits() == []
-    fair.permit("acme", 2)
+    assert Permits(fair).short() == []
+    Permits(fair).grant("acme", 2)
     assert take_all(fair) == ["acme"]
-    assert fair.short_of_permits() == ["acme"]
+    assert Permits(fair).short() == ["acme"]

@@ -18,6 +18,7 @@ from fairsched.consumer.group_limits.group_limits import group_limit
 from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.limit_message import decode, encode
 from fairsched.consumer.group_limits.member import BEATS, NEWS, OLDEST, Member
+from fairsched.scheduling._permits import Permits
 
 #: Seconds after which the broker closes a connection that is cut off.
 NOTICED = 8.0
@@ -78,12 +79,13 @@ class World:
         def limit_of(_slot: Hashable) -> object:
             return group_limit(self.limit)
 
-        holder = Holder(f"p{number}", self.lease, fair, str, limit_of)  # type: ignore[arg-type]
+        holder = Holder(f"p{number}", self.lease, Permits(fair), str, limit_of)  # type: ignore[arg-type]
         one = Process(number, fair, None)  # type: ignore[arg-type]
         one.member = Member(
             "test",
             holder,
             fair,
+            Permits(fair),
             lambda key, message: one.sent.append(("exchange", key, encode(message))),
             lambda whose, message: one.sent.append(("queue", whose, encode(message))),
         )

@@ -1,4 +1,4 @@
-"""What ``fairsched replay``, ``move`` and ``drop`` have in common: their options, progress, and what they print."""
+"""The common parts of ``fairsched replay``, ``move`` and ``drop``: their options, progress, and what they print."""
 
 from __future__ import annotations
 

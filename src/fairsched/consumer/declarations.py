@@ -44,7 +44,7 @@ class Declaration:
     queue : str
         Its name.
     purpose : str
-        Who wants it; begins a message of an error.
+        The queue or lanes for which it is declared; begins a message of an error.
     arguments : mapping
         Its arguments.
     if_missing : bool
@@ -86,7 +86,7 @@ class LayoutDeclaration:
 
     @property
     def purpose(self) -> str:
-        """Who wants it; begins a message of an error."""
+        """The queue or lanes for which it is declared; begins a message of an error."""
         return f"the layout of lanes {self.lanes.name!r} is to be declared"
 
 

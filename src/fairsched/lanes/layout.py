@@ -27,7 +27,7 @@ _CURRENT = r"but current is (?:the value )?'{}/(\d+)/((?:header|property):.*?)(/
 
 
 class _Layout(NamedTuple):
-    """What all programs must say of lanes."""
+    """The properties of lanes on which all programs must agree."""
 
     buckets: str
     key: str

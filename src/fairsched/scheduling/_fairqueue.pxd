@@ -55,3 +55,11 @@ cdef class Place:
     cdef uint64_t count
 
     cdef int give_back(self, bint unused) except -1
+
+
+# Wake the getters that may go on now. May run Python code.
+cdef void hand_over(FairQueue q) noexcept
+
+
+# Tell the owner of permits that slots are short of them. May run Python code.
+cdef void tell_shorts(FairQueue q) noexcept

@@ -7,7 +7,7 @@ In this file, in this order:
     waiting               how a put or a get waits until it may go on
     one item              put, and taken out
     many items at once    put_many and get_many
-    limits                the figures of limits, and places of items in hand
+    limits                slots that are short of permits, and places of items in hand
     Waiter                waiting without blocking a thread, as an event loop does
     garbage collection    the references that entries own
 
@@ -35,46 +35,41 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from fairsched._core cimport (
-    NamedSlots, clear_t, slot_figures, slot_find, slot_pin, slot_unpin, slots_disown, slots_make_room,
-)
+from fairsched._core cimport NamedSlots, clear_t, slot_find, slot_pin, slot_unpin, slots_disown
 from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.anticipation cimport (
     anticipation_awaits, anticipation_cost, anticipation_end_wait, anticipation_left, anticipation_set,
 )
-from fairsched.core.schedule.bands cimport (
-    bands_above, bands_enter, bands_of, bands_serve, bands_set, bands_start,
-)
+from fairsched.core.schedule.bands cimport bands_set, bands_start
 from fairsched.core.schedule.branches cimport (
-    branches_add, branches_add_root, branches_band, branches_clear, branches_find, branches_hold, branches_init,
-    branches_is_branch, branches_is_idle, branches_next_served, branches_outlook, branches_priority, branches_push,
-    branches_remove, branches_reserve, branches_served, branches_set_quantum, branches_settle, branches_total,
+    branches_add_root, branches_band, branches_clear, branches_hold, branches_init, branches_push, branches_reserve,
+    branches_served, branches_set_quantum,
 )
 from fairsched.core.schedule.dwrr cimport (
-    dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_settle, dwrr_turn,
+    dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
 )
 from fairsched.core.schedule.limits cimport (
-    Limit, NEVER, NO_PLACE, SlotLimit, limits_add, limits_block, limits_clear, limits_due, limits_exempt,
-    limits_give_back, limits_init, limits_is_full, limits_lacks, limits_look, limits_permit, limits_pushed,
-    limits_reserve, limits_set, limits_take, limits_take_short, limits_tell,
+    Limit, NEVER, limits_add, limits_block, limits_clear, limits_due, limits_give_back, limits_init, limits_look,
+    limits_pushed, limits_reserve, limits_set, limits_take, limits_tell,
 )
-from fairsched.core.schedule.outlook cimport Outlook, outlook_read
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, PRIORITIES, TRANSIENT, Slot,
-    SlotTable, slots_first, slots_report_idle, slots_take_idle,
+    AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, PRIORITIES, TRANSIENT, Slot, SlotTable,
+    slots_first, slots_report_idle,
 )
-from fairsched.core.schedule.subkeys cimport (
-    subkeys_clear, subkeys_forgive, subkeys_init, subkeys_pop, subkeys_push, subkeys_reserve,
-    subkeys_settle,
-)
+from fairsched.core.schedule.subkeys cimport subkeys_clear, subkeys_init, subkeys_pop, subkeys_push
 from fairsched.core.schedule.withdrawal cimport Sought, withdraw_retire, withdraw_sought
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
+from fairsched.scheduling._givenlimits cimport all_limits, as_limit
+from fairsched.scheduling._itempriorities cimport (
+    bands_of_items, branch_if_any, branch_of, checked_priority, enter_branches, forget_idle_branches,
+)
 from fairsched.scheduling._items cimport items_drop, items_list, items_visit
-from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_item_priority, as_priority
-from fairsched.scheduling._subkeycounts cimport queued_by_subkey
+from fairsched.scheduling._itemsubkeys cimport add_subkey, forget_idle_subkeys, queued_by_subkey, settle_lowest
+from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_nanoseconds, as_priority
+from fairsched.scheduling._outlooks cimport NextService, next_service, slot_outlook
 from fairsched.scheduling._waitingroom cimport Seat, WaitingRoom
 from fairsched.scheduling._withdrawal cimport withdrawal_begin, withdrawal_end
 
@@ -87,8 +82,6 @@ from fairsched.errors import ShutDown
 from fairsched.scheduling._arrays import as_costs
 from fairsched.scheduling.bands import check_band
 from fairsched.scheduling.batch import Batch
-from fairsched.scheduling.limit import Limit as GivenLimit
-from fairsched.stats import LimitStats, PermitUse, SlotOutlook
 
 cdef extern from *:
     """
@@ -345,7 +338,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         cdef list subnames = None
         cdef bytes bands = None
         if rarely(priorities is not self.one_priority):
-            bands = bands_of_items(self, priorities, size)
+            bands = bands_of_items(&self.table, priorities, one_each(priorities, size, "priorities"))
         if rarely(subkeys is not self.one_subkey):
             subnames = one_each(subkeys, size, "subkeys")
             check_subkey(self, subnames[0] if subnames else subkeys)
@@ -391,28 +384,12 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
 
     cdef void forget_idle(self) noexcept:
         """Forget the transient slots that are idle at this moment, and before them the idle subkeys and branches."""
-        cdef SlotTable* below = self.levels.below
-        cdef uint32_t index
-        if rarely(self.table.branches != NULL):
+        if self.levels.below != NULL:
+            forget_idle_subkeys(self, self.below, &self.levels)
+        elif rarely(self.table.branches != NULL):
             forget_idle_branches(self)
-            return
-        if below == NULL:
+        else:
             NamedSlots.forget_idle(self)
-            return
-        while True:
-            index = slots_take_idle(below)
-            if index != NO_SLOT:
-                if self.below.names.names[index].pins == 0:
-                    slot_unpin(self, self.levels.above[index])
-                    self.below.forget(index)
-                continue
-            index = slots_take_idle(&self.table)
-            if index == NO_SLOT:
-                return
-            if self.names.names[index].pins == 0:
-                self.forget(index)
-            else:  # its subkeys have debts, or a call has pinned it; the last of them reports it again
-                subkeys_forgive(&self.levels, index)
 
     # -- getting ------------------------------------------------------------------------------------------------------
 
@@ -631,7 +608,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
 
         Number of items now queued in one slot, or of those with one priority; 0 if there is no such slot.
         """
-        cdef int64_t number = -1 if priority is None else checked_priority(self, priority)
+        cdef int64_t number = -1 if priority is None else checked_priority(&self.table, priority)
         cdef int64_t hash
         cdef long index
         with cython.critical_section(self):
@@ -994,127 +971,6 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             limits_block(&self.limits, &self.table, index, now + as_nanoseconds(wait))
             hand_over(self)
 
-    def permit(self, slot, permits, full_in=None):
-        """permit($self, slot, permits, full_in=None)
-        --
-
-        Set what a slot whose limit has ``scope="group"`` may do in this process.
-
-        Parameters
-        ----------
-        slot : Hashable
-            The slot's name.
-        permits : int
-            Maximum number of its items in hand here; may be less than there are.
-        full_in : float, optional
-            With a rate: the group's token bucket is here, and full in so many seconds; ignored if it has been here.
-            None: it is elsewhere, and no item is served.
-
-        Returns
-        -------
-        PermitUse or None
-            Figures of the slot after the call, with the seconds until the bucket is full before it. None if there is no
-            such slot, or its limit is not one of the group.
-
-        Raises
-        ------
-        ValueError, OverflowError
-            `permits` is not an integer of at least 0.
-
-        Notes
-        -----
-        O(log slots); O(backlogged slots) if the slot stops taking turns. Safe from any thread.
-        """
-        cdef int64_t most = as_int64(permits, "permits", "an integer of 0 or more")
-        cdef int64_t wait = 0 if full_in is None else as_nanoseconds(full_in)
-        cdef bint has_bucket = full_in is not None
-        cdef int64_t now = 0, hash
-        cdef long index
-        cdef SlotLimit at
-        cdef Slot found
-        cdef int64_t full_at = -NEVER
-        if most < 0:
-            raise ValueError(f"permits must be an integer of 0 or more, got {permits!r}")
-        with cython.critical_section(self):
-            if self.limits.rated:
-                now = as_nanoseconds(self.getters.clock())
-                limits_tell(&self.limits, &self.table, now)
-            index = slot_find(self, slot, &hash)
-            if index < 0 or not self.limits.on or not self.limits.of[index].limit.shared:
-                return None
-            if self.limits.of[index].has_bucket:
-                full_at = self.limits.of[index].full_at
-            limits_permit(&self.limits, &self.table, index, most, has_bucket, now + wait)
-            at = self.limits.of[index]
-            found = self.table.slots[index]
-            hand_over(self)
-            if self.table.idle_count:
-                self.forget_idle()
-        return permit_use(&at, &found, max(0, full_at - now) if full_at > now else 0)
-
-    def permit_use(self, slot):
-        """permit_use($self, slot)
-        --
-
-        Figures of a slot whose limit has ``scope="group"``, as `permit` returns them; None if there is none. O(1).
-        """
-        cdef int64_t now = 0, hash
-        cdef long index
-        cdef SlotLimit at
-        cdef Slot found
-        with cython.critical_section(self):
-            if self.limits.rated:
-                now = as_nanoseconds(self.getters.clock())
-            index = slot_find(self, slot, &hash)
-            if index < 0 or not self.limits.on or not self.limits.of[index].limit.shared:
-                return None
-            at = self.limits.of[index]
-            found = self.table.slots[index]
-        return permit_use(&at, &found, at.full_at - now if at.has_bucket and at.full_at > now else 0)
-
-    def short_of_permits(self):
-        """short_of_permits($self)
-        --
-
-        Names of the slots with a group's limit that have changed since the last call so that the group should hear of
-        it: they have items and lack permits or the bucket, or they have fewer items in hand than before, and had more
-        than their permits. A slot is named once, until `permit` is called for it; what it lacks after that call is not
-        named either, until it has been granted.
-
-        Notes
-        -----
-        O(slots named). Safe from any thread.
-        """
-        cdef list found = []
-        cdef uint32_t index
-        with cython.critical_section(self):
-            self.told = False
-            while True:
-                index = limits_take_short(&self.limits)
-                if index == NO_PLACE:
-                    return found
-                if self.table.slots[index].quantum:
-                    found.append(<object> PyList_GET_ITEM(self.name_of, index))
-
-    def call_when_short(self, callback):
-        """call_when_short($self, callback)
-        --
-
-        Have a function without parameters called, in any thread, when `short_of_permits` has something to say: once
-        until that is called. None: no more.
-
-        Raises
-        ------
-        ValueError
-            `callback` is neither callable nor None.
-        """
-        if callback is not None and not callable(callback):
-            raise ValueError(f"callback must be callable or None, got {callback!r}")
-        with cython.critical_section(self):
-            self.asker = callback
-            self.told = False
-            tell_shorts(self)
-
     def lift_limits(self):
         """lift_limits($self)
         --
@@ -1139,7 +995,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         Figures of the slots that have limits, by slot name: a dict of `LimitStats`. O(slots).
         """
         with cython.critical_section(self):
-            return all_limits(self) if self.limits.on else {}
+            return all_limits(self, &self.limits, limits_time(self)) if self.limits.on else {}
 
     cdef int limit_slots(self, Limit usual) except -1:
         """Give this limit to all slots, and to those that will be added."""
@@ -1199,7 +1055,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         with cython.critical_section(self):
             index = find_lowest(self, slot, subkey, priority)
             awaiting = is_awaiting(self)
-            done = settle_lowest(self, index, difference)
+            done = settle_lowest(&self.table, &self.levels, index, difference)
             if awaiting:  # perhaps for this slot, whose turn may be over
                 self.getters.wake(takeable(self))
             self.forget_idle()
@@ -1385,80 +1241,22 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         -----
         O(backlogged slots), for any number of items.
         """
-        cdef SlotTable* table = &self.table
-        cdef Slot found
-        cdef Outlook outlook
-        cdef int64_t hash, cost = 0, above = 0, priority = -1
-        cdef uint32_t band = 0, root
+        cdef NextService service
+        cdef int64_t hash, now
         cdef long index
-        cdef bint queued, turns = False
-        cdef SlotLimit limit
-        cdef int64_t now = 0
         cdef object item = None, awaited = None
-        memset(&limit, 0, sizeof(limit))
         with cython.critical_section(self):
-            if self.limits.rated:
-                now = as_nanoseconds(self.getters.clock())
+            now = limits_time(self)
             index = slot_find(self, slot, &hash)
             if index < 0:
                 raise KeyError(f"no slot is named {slot!r}")
             # This stretch only takes references and copies figures; the objects of the result are made after it.
-            root = index
-            if table.branches != NULL:
-                index = outlook_branch(table, root, &found)
-            else:
-                found = table.slots[index]
-            queued = found.head != NULL
-            memset(&outlook, 0, sizeof(outlook))
-            if queued:
-                item = <object> <PyObject*> <uintptr_t> found.head.token
-                cost = found.head.cost
-                turns = not found.flags & AT_LIMIT
-                if turns:
-                    bands_enter(table, index)
-                    if table.branches == NULL:
-                        outlook_read(table, index, &outlook)
-                    else:
-                        above = branches_outlook(table, index, &outlook)
-                        priority = branches_priority(table, index)
-                    bands_serve(table)
-            if table.bands != NULL and table.branches == NULL:
-                band = bands_of(table, index)
-                above = bands_above(table, index, &outlook.before, &outlook.others)
-            if self.limits.on:
-                limit = self.limits.of[root]
+            next_service(&self.table, &self.limits, index, &service)
+            if service.has_item:
+                item = <object> <PyObject*> <uintptr_t> service.slot.head.token
             if is_awaiting(self):
-                awaited = <object> PyList_GET_ITEM(self.name_of, slots_first(table))
-        stats = slot_figures(&found)
-        now = max(
-            limit.full_at - limit.limit.tolerance - now if limit.limit.interval and limit.full_at > now else 0,
-            limit.blocked - now if limit.blocked > now else 0,
-        )
-        limited = (
-            limit.in_hand if limit.limit.concurrency else None,
-            limit.limit.concurrency or None,
-            now * 1e-9 if now > 0 else None,
-            None if table.bands == NULL or table.branches != NULL else band,
-            None if table.bands == NULL else above,
-            None if priority < 0 else priority,
-        )
-        if not queued:
-            return SlotOutlook(stats, None, None, None, None, None, awaited, *limited)
-        if not turns:
-            return SlotOutlook(stats, item, cost, None, None, None, awaited, *limited)
-        return SlotOutlook(stats, item, cost, outlook.before, outlook.turns, outlook.others, awaited, *limited)
-
-
-cdef inline long outlook_branch(const SlotTable* table, uint32_t root, Slot* found) noexcept:
-    """Copy a slot with the figures of all its branches, and with the next item; return the branch that has it."""
-    cdef uint32_t branch = branches_next_served(table, root)
-    found[0] = table.slots[root]
-    branches_total(table, root, found)
-    if branch == NO_SLOT:
-        return root
-    found.head = table.slots[branch].head
-    found.deficit = table.slots[branch].deficit
-    return branch
+                awaited = <object> PyList_GET_ITEM(self.name_of, slots_first(&self.table))
+        return slot_outlook(&service, item, awaited, now)
 
 
 # Readiness: whether a put or a get may go on at this moment -----------------------------------------------------------
@@ -1467,9 +1265,9 @@ cdef inline long outlook_branch(const SlotTable* table, uint32_t root, Slot* fou
 # clock of the caller's own may run any Python code, so `is_due` and `may_take` check again after they have read it.
 
 
-cdef inline int64_t as_nanoseconds(double seconds) noexcept:
-    """Convert a time of any clock: NaN becomes 0, and values are clamped to ±4e9 s, so that sums fit in 64 bits."""
-    return <int64_t> (min(max(seconds, -4e9), 4e9) * 1e9) if seconds == seconds else 0
+cdef inline int64_t limits_time(FairQueue q) except? -1:
+    """Return the time, if there is a rate; otherwise 0. The clock may run Python code."""
+    return as_nanoseconds(q.getters.clock()) if q.limits.rated else 0
 
 
 cdef inline bint is_awaiting(FairQueue q) noexcept:
@@ -1719,87 +1517,20 @@ cdef inline uint32_t find_subkey(FairQueue q, tuple pair) except? 0xFFFFFFFF:
     try:
         index = slot_find(q.below, pair, &hash)  # another thread may have added it during the search for the slot
         if index < 0:
-            index = add_subkey(q, above, pair, hash)
+            index = add_subkey(q, q.below, &q.levels, above, q.subkey_quantum, pair, hash)
     finally:
         slot_unpin(q, above)
     return index
 
 
-cdef uint32_t add_subkey(FairQueue q, uint32_t above, tuple pair, int64_t hash) except? 0xFFFFFFFF:
-    """Add a subkey that slot_find has just not found. Runs no Python code before the subkey is in the table.
-
-    While a subkey exists, its slot is pinned, so that the slot's index stays good.
-    """
-    cdef uint32_t index
-    if not subkeys_reserve(&q.levels, &q.table):
-        raise MemoryError()
-    index = q.below.add(pair, hash, q.subkey_quantum, True)
-    q.levels.above[index] = above
-    slot_pin(q, above)
-    return index
-
-
-cdef inline int64_t checked_priority(FairQueue q, object priority) except -1:
-    """Convert the priority of an item."""
-    cdef int64_t number = as_item_priority(priority)
-    if number and q.table.branches == NULL:
-        raise ValueError(f"priority {number} of an item needs priorities=True, which this queue does not have")
-    return number
-
-
-cdef inline long branch_if_any(const SlotTable* table, uint32_t root, uint32_t band) noexcept:
-    """Return the branch of a slot in a band, or -1."""
-    cdef uint32_t index = branches_find(table, root, band)
-    return -1 if index == NO_SLOT else <long> index
-
-
 cdef uint32_t find_branch(FairQueue q, object slot, object subkey, object priority) except? 0xFFFFFFFF:
     """Find, or add, the branch of a slot for a priority; without priorities the slot or the subkey."""
-    cdef int64_t number = checked_priority(q, priority)
+    cdef int64_t number = checked_priority(&q.table, priority)
     if q.table.branches == NULL:
         return find_lowest(q, slot, subkey, q.one_priority)
     if subkey is not NO_SUBKEY:
         check_subkey(q, subkey)
-    return branch_of(q, find_slot(q, slot), branches_band(number))
-
-
-cdef inline uint32_t branch_of(FairQueue q, uint32_t root, uint32_t band) except? 0xFFFFFFFF:
-    """Find, or add, the branch of a slot in a band. Runs no Python code, unless it raises MemoryError."""
-    cdef uint32_t index = branches_find(&q.table, root, band)
-    return add_branch(q, root, band) if rarely(index == NO_SLOT) else index
-
-
-cdef uint32_t add_branch(FairQueue q, uint32_t root, uint32_t band) except? 0xFFFFFFFF:
-    """Add a branch to a slot that has none in this band.
-
-    While a branch exists, its root is pinned, so that the root's index stays good.
-    """
-    cdef uint32_t index = NO_SLOT
-    slots_report_idle(&q.table, root)  # if this raises, it may be forgotten
-    slots_make_room(q)
-    if branches_reserve(&q.branches, &q.table) and (not q.limits.on or limits_reserve(&q.limits, &q.table)):
-        index = branches_add(&q.table, root, band)
-    if index == NO_SLOT:
-        raise MemoryError()
-    if q.limits.on:
-        limits_exempt(&q.limits, index)
-    slot_pin(q, root)
-    slots_report_idle(&q.table, index)  # if nothing is put into it, for lack of memory
-    return index
-
-
-cdef void forget_idle_branches(FairQueue q) noexcept:
-    """Forget the branches and the transient slots that are idle at this moment."""
-    cdef uint32_t index = slots_take_idle(&q.table)
-    while index != NO_SLOT:
-        if q.names.names[index].pins:
-            pass  # a call has pinned it, or it has branches; the last of them reports it again
-        elif not branches_is_branch(&q.table, index):
-            q.forget(index)
-        elif branches_is_idle(&q.table, index):
-            q.removals += 1
-            slot_unpin(q, branches_remove(&q.table, index))
-        index = slots_take_idle(&q.table)
+    return branch_of(q, &q.branches, &q.limits, find_slot(q, slot), branches_band(number))
 
 
 cdef inline NamedSlots lowest(FairQueue q):
@@ -1845,21 +1576,6 @@ cdef int store_after_wait(
         hand_room_over(q)
         q.forget_idle()
     return 0
-
-
-cdef bint settle_lowest(FairQueue q, uint32_t index, int64_t difference) noexcept:
-    """Correct the cost charged to a slot, or to a subkey and its slot; False past the largest debt. Runs no Python."""
-    cdef bint done
-    if q.table.branches != NULL:
-        done = branches_settle(&q.table, index, difference)
-    elif q.levels.below == NULL:
-        done = dwrr_settle(&q.table, index, difference)
-    else:
-        done = subkeys_settle(&q.levels, &q.table, index, difference)
-        slots_report_idle(q.levels.below, index)
-        index = q.levels.above[index]
-    slots_report_idle(&q.table, index)
-    return done
 
 
 cdef inline uint32_t serve(FairQueue q, uint64_t* token) noexcept:
@@ -1916,27 +1632,6 @@ cdef list one_each(object values, Py_ssize_t size, str what):
     return found
 
 
-cdef bytes bands_of_items(FairQueue q, object priorities, Py_ssize_t size):
-    """Return the band of each item, or of all; None: the queue has no priorities."""
-    cdef list each = one_each(priorities, size, "priorities")
-    cdef list bands = []
-    if each is None:
-        each = [priorities]
-    for priority in list(each):  # a copy: converting a priority may run Python code
-        bands.append(branches_band(checked_priority(q, priority)))
-    return None if q.table.branches == NULL else bytes(bands)
-
-
-cdef int enter_branches(
-    FairQueue q, uint32_t* indices, Py_ssize_t places, const uint8_t* bands, Py_ssize_t count
-) except -1:
-    """Put the branch of each item in the place of its slot. Runs no Python code, unless it raises MemoryError."""
-    cdef Py_ssize_t i
-    for i in range(places):
-        indices[i] = branch_of(q, indices[i], bands[0 if count == 1 else i])
-    return 0
-
-
 cdef int store_many(
     FairQueue q, object slot, list names, object subkey, list subnames, bytes bands, list objects,
     const int64_t* costs, bint block, object timeout,
@@ -1970,7 +1665,7 @@ cdef int store_many(
         if PyList_GET_SIZE(objects) != size:
             raise RuntimeError("the items changed while their slots were looked up")
         if ranks:
-            enter_branches(q, indices, places, <const uint8_t*> PyBytes_AS_STRING(bands), ranks)
+            enter_branches(q, &q.branches, &q.limits, indices, places, <const uint8_t*> PyBytes_AS_STRING(bands), ranks)
         if not dwrr_reserve(&q.table, size) or (q.levels.below != NULL and not dwrr_reserve(q.levels.below, size)):
             raise MemoryError()
         for i in range(size):
@@ -2055,18 +1750,6 @@ cdef class SubkeySlots(NamedSlots):
 # core/schedule/limits.pxd counts the items in hand, in the same stretch in which they are taken out.
 
 
-cdef Limit as_limit(object limit) except *:
-    """Convert a `Limit`, or None."""
-    cdef Limit found
-    if limit is not None and not isinstance(limit, GivenLimit):
-        raise ValueError(f"limit must be a fairsched.Limit or None, got {limit!r}")
-    found.concurrency = 0 if limit is None else limit.concurrency or 0
-    found.interval = 0 if limit is None else limit.interval_ns
-    found.tolerance = 0 if limit is None else ((limit.burst or 1) - 1) * limit.interval_ns
-    found.shared = limit is not None and limit.scope == "group"
-    return found
-
-
 cdef inline void note_pushed(FairQueue q, uint32_t index) noexcept:
     """List the slot of an item that was put if it is short of permits. `index` may be that of a subkey or branch."""
     if q.table.branches != NULL:
@@ -2082,12 +1765,6 @@ cdef void tell_shorts(FairQueue q) noexcept:
         q.told = True
         asker = q.asker  # a reference of its own: the function may replace it
         q.getters.call(asker)
-
-
-cdef object permit_use(const SlotLimit* at, const Slot* slot, int64_t wait):
-    return PermitUse(
-        at.in_hand, at.permits, <int64_t> (slot.pushed - slot.served), slot.served, at.has_bucket, wait * 1e-9,
-    )
 
 
 @cython.final
@@ -2107,52 +1784,6 @@ cdef class Place:
                     if fair.limits.of[self.index].count == self.count:
                         fair.give_back(self.index, unused)
         return 0
-
-
-cdef dict all_limits(FairQueue q):
-    """Return the figures of limits by slot name, all of one moment. Called with the queue's exclusion held."""
-    cdef uint32_t i, size
-    cdef SlotLimit* limits = NULL
-    cdef int64_t* queued
-    cdef list names = None
-    cdef int64_t now = 0
-    cdef dict figures = {}
-    if q.limits.rated:
-        now = as_nanoseconds(q.getters.clock())
-    while names is None or PyList_GET_SIZE(names) != q.table.size:
-        names = PyList_New(q.table.size)  # may run Python code, which may add slots
-    size = q.table.size
-    limits = <SlotLimit*> malloc(size * (sizeof(SlotLimit) + sizeof(int64_t)))
-    if limits == NULL and size:
-        raise MemoryError()
-    queued = <int64_t*> (limits + size)
-    for i in range(size):
-        limits[i] = q.limits.of[i]
-        queued[i] = <int64_t> (q.table.slots[i].pushed - q.table.slots[i].served)
-        if not q.table.slots[i].quantum:
-            limits[i].limit.concurrency = limits[i].limit.interval = 0
-        Py_INCREF(<object> PyList_GET_ITEM(q.name_of, i))
-        PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.name_of, i))
-    try:
-        for i in range(size):
-            if limits[i].limit.concurrency or limits[i].limit.interval:
-                figures[names[i]] = limit_figures(&limits[i], queued[i], now)
-    finally:
-        free(limits)
-    return figures
-
-
-cdef object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
-    """Return the figures of one limit, from a copy: the slot's AT_LIMIT flag may be of an earlier moment."""
-    cdef bint full = limits_is_full(at) or limits_lacks(at)
-    cdef bint early = at.blocked > now
-    early |= at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
-    return LimitStats(
-        at.in_hand if at.limit.concurrency else None,
-        at.limit.concurrency or None,
-        1e9 / at.limit.interval if at.limit.interval else None,
-        queued if full or early else 0,
-    )
 
 
 cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:

@@ -120,3 +120,8 @@ cdef inline double as_timeout(object value, str what) except -1:
     if not seconds >= 0:  # NaN too
         raise ValueError(f"{what} must be a number of seconds, 0 or more, got {value!r}")
     return seconds
+
+
+cdef inline int64_t as_nanoseconds(double seconds) noexcept:
+    """Convert a time of any clock: NaN becomes 0, and values are clamped to ±4e9 s, so that sums fit in 64 bits."""
+    return <int64_t> (min(max(seconds, -4e9), 4e9) * 1e9) if seconds == seconds else 0

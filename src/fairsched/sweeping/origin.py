@@ -1,4 +1,4 @@
-"""Where a dead letter came from, and which of its headers only tell of its death."""
+"""The queue that a dead letter came from, and the headers that only tell of its death."""
 
 from __future__ import annotations
 

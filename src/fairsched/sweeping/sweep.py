@@ -416,7 +416,7 @@ class _Holder:
 
 
 class _Origin:
-    """Where messages come from that only the pass settles."""
+    """The origin of messages that only the pass settles."""
 
     alive = True
 

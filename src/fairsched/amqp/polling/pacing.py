@@ -18,7 +18,7 @@ MANY = 128
 
 
 class Pace:
-    """How long an I/O thread rests before it polls again.
+    """The rests of an I/O thread before it polls again.
 
     Parameters
     ----------

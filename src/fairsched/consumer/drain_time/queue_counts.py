@@ -32,7 +32,7 @@ _LOOK = 1.0
 
 
 class Count(NamedTuple):
-    """What a passive declaration of a queue says: its ready messages, and its consumers on all connections."""
+    """The answer to a passive declaration of a queue: its ready messages, and its consumers on all connections."""
 
     ready: int
     consumers: int

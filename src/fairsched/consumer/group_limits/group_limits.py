@@ -21,6 +21,7 @@ from fairsched.consumer.group_limits.member import ASKS, BEATS, NEWS, OLDEST, Me
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.sharing.share_message import slot_name
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
+from fairsched.scheduling._permits import Permits
 
 if TYPE_CHECKING:
     from pika.channel import Channel
@@ -82,12 +83,12 @@ class GroupLimits(SideConnection):
             most = LONGEST - len(self._keepers.encode()) + len(name.encode())
             raise ConfigurationError(f"share_group of limits must be at most {most} bytes of text, got {name!r}")
         self._settings = settings
-        self._fair = fair
+        self._permits = Permits(fair)
         self.identity = uuid.uuid4().hex
         limits = settings.time_limits.values()
         lease = 2 * max(limits) if limits and len(limits) == len(settings.queues) else LEASE
-        self._holder = Holder(self.identity, lease, fair, slot_name, self._limit_of)
-        self._member = Member(self._exchange, self._holder, fair, self._say, self._send)
+        self._holder = Holder(self.identity, lease, self._permits, slot_name, self._limit_of)
+        self._member = Member(self._exchange, self._holder, fair, self._permits, self._say, self._send)
         self._log = LogLimit()
         self._inbox: deque[tuple[str, bytes]] = deque()
         self._gone: deque[str] = deque()
@@ -97,7 +98,7 @@ class GroupLimits(SideConnection):
         #: Seconds for which this was not connected, in all, and since when.
         self._away, self._left = 0.0, time.monotonic()
         self._channel: Channel
-        fair.call_when_short(self.wake)
+        self._permits.call_when_short(self.wake)
 
     def take(self, settings: ConsumerSettings) -> None:
         """Take the limits of other queues."""
@@ -110,7 +111,7 @@ class GroupLimits(SideConnection):
     def permits_of(self, slot: Hashable) -> int | None:
         """Return how many messages of a slot may be in hand here; None: its limit, if any, is not of the group."""
         limit = self._limit_of(slot)
-        use = None if limit is None or not limit.concurrency else self._fair.permit_use(slot)
+        use = None if limit is None or not limit.concurrency else self._permits.use(slot)
         return None if use is None else use.permits
 
     def figures(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What one process holds of the limits of its group, and what it asks the keeper for.
+"""The part of the limits of its group that one process holds, and its requests to the keeper.
 
 The fair queue says which slots are short of permits; the holder asks for as many as there are messages, and sets what
 the keeper grants. Permits that the keeper recalls are returned as soon as nothing in hand needs them, and so are those
@@ -40,18 +40,18 @@ MOST_PEERS = 10_000
 
 
 class Slots(Protocol):
-    """A fair queue, as the holder uses it."""
+    """The permits of a fair queue, as the holder uses them."""
 
-    def permit(self, slot: Hashable, permits: int, full_in: float | None = None, /) -> PermitUse | None:
+    def grant(self, slot: Hashable, permits: int, full_in: float | None = None, /) -> PermitUse | None:
         """Set what a slot may do."""
 
-    def permit_use(self, slot: Hashable, /) -> PermitUse | None:
+    def use(self, slot: Hashable, /) -> PermitUse | None:
         """Return the figures of a slot."""
 
 
 @dataclass
 class _Held:
-    """What this process has of a name."""
+    """The part of a name's limit that this process has."""
 
     slot: Hashable
     limit: GroupLimit
@@ -151,7 +151,7 @@ class Holder:
         self._recalled_buckets.clear()
         for name, one in list(self._held.items()):
             one.full_at, one.bucket_set, one.recalled = None, False, 0
-            use = self._slots.permit(one.slot, 0)
+            use = self._slots.grant(one.slot, 0)
             one.granted = one.owed = 0 if use is None else use.in_hand
             if not one.granted and not (use is not None and use.queued):
                 del self._held[name]
@@ -299,7 +299,7 @@ class Holder:
     def _may_go(self, one: _Held, until: float, now: float) -> bool:
         if now >= until:
             return True
-        use = self._slots.permit_use(one.slot)
+        use = self._slots.use(one.slot)
         return use is None or not use.queued
 
     def _note_recall(self, name: str, count: int) -> None:
@@ -342,7 +342,7 @@ class Holder:
     def ask_again(self) -> None:
         """Ask a new keeper for what is short."""
         for name, one in self._held.items():
-            self._want_again(name, one, self._slots.permit_use(one.slot))
+            self._want_again(name, one, self._slots.use(one.slot))
 
     def _want_again(self, name: str, one: _Held, use: PermitUse | None) -> None:
         """Ask as though the keeper had not been asked: it may be another one, or may not have read it."""
@@ -367,7 +367,7 @@ class Holder:
     def _set(self, name: str, one: _Held, now: float) -> PermitUse | None:
         """Set what the slot may do, and return the permits that are owed and not needed."""
         bucket = None if one.full_at is None or now - self._heard >= QUIET else max(0.0, one.full_at - now)
-        use = self._slots.permit(one.slot, one.allowed, bucket)
+        use = self._slots.grant(one.slot, one.allowed, bucket)
         if use is None:
             in_hand = 0  # the slot was forgotten, so nothing of it is in hand
         else:
@@ -386,14 +386,14 @@ class Holder:
     def _full_at(self, one: _Held, now: float) -> float:
         """Return when the bucket is full that is here."""
         if one.bucket_set:
-            use = self._slots.permit_use(one.slot)
+            use = self._slots.use(one.slot)
             return now if use is None else now + use.full_in
         return now if one.full_at is None else one.full_at
 
     def _return_bucket(self, name: str, one: _Held, now: float) -> None:
         self._recalled_buckets.discard(name)
         full_at = self._full_at(one, now)
-        use = self._slots.permit(one.slot, one.allowed)
+        use = self._slots.grant(one.slot, one.allowed)
         if one.bucket_set and use is not None:
             full_at = now + use.full_in  # as it was at the moment in which the slot lost it
         one.full_at, one.bucket_set = None, False
@@ -403,7 +403,7 @@ class Holder:
     def sweep(self, now: float) -> None:
         """Return what was not used for a while, ask again, and use buckets while the keeper is heard. O(names)."""
         for name, one in list(self._held.items()):
-            use = self._slots.permit_use(one.slot)
+            use = self._slots.use(one.slot)
             if use is not None and (use.queued or use.served != one.served):
                 one.served, one.served_at = use.served, now
             idle = use is None or now - one.served_at >= IDLE

@@ -62,7 +62,7 @@ class _Member:
 
 @dataclass
 class _Name:
-    """A limit, and who holds what of it."""
+    """A limit, and what each member holds of it."""
 
     limit: GroupLimit
     full_at: float
@@ -80,7 +80,7 @@ class _Name:
 
 
 class Keeper:
-    """What the keeper knows and decides.
+    """The knowledge and the decisions of the keeper.
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ class Keeper:
         return held or self._members[identity].names
 
     def _changed(self, name: str, found: _Name, now: float) -> None:
-        """Grant what is free to those that wait; forget a name that nobody has or wants."""
+        """Grant what is free to those that wait; forget a name that no member has or wants."""
         if self._granting:
             self._grant_permits(name, found, now)
             self._grant_bucket(name, found, now)

@@ -57,7 +57,7 @@ class GroupLimit(NamedTuple):
 
 
 class HeldName(NamedTuple):
-    """What a member has, or waits for, of a name.
+    """The part of a name's limit that a member has or waits for.
 
     `full_in` are the seconds in which the bucket is full that the member has, or any number if it waits for the bucket;
     None: it does neither.
@@ -69,7 +69,7 @@ class HeldName(NamedTuple):
 
 
 class KnownMember(NamedTuple):
-    """What a member knows of another: where it is, for how long it was not heard, its lease, its permits by name."""
+    """The knowledge of a member about another: where it is, for how long it was silent, its lease, its permits."""
 
     queue: str
     session: int

@@ -12,6 +12,7 @@ from fairsched.consumer.group_limits.limit_message import Epoch, Message
 from fairsched.consumer.sharing.share_message import slot_of
 from fairsched.errors import LONGEST_THROTTLE
 from fairsched.scheduling._fairqueue import FairQueue
+from fairsched.scheduling._permits import Permits
 
 __all__ = ["Member"]
 
@@ -43,6 +44,8 @@ class Member:
         What this process has.
     fair : FairQueue
         What is limited.
+    permits : Permits
+        The permits of its slots.
     say : callable
         Publishes a message to the members or the keeper, by routing key.
     send : callable
@@ -58,13 +61,14 @@ class Member:
         group: str,
         holder: Holder,
         fair: FairQueue,
+        permits: Permits,
         say: Callable[[str, Message], object],
         send: Callable[[str, Message], object],
     ) -> None:
         self.holder = holder
         #: What this process keeps for the group; None: it is not the keeper.
         self.keeper: Keeper | None = None
-        self._group, self._fair, self._say, self._send = group, fair, say, send
+        self._group, self._fair, self._permits, self._say, self._send = group, fair, permits, say, send
         self._beat_at = self._sweep_at = self._ask_at = self._more_at = self._answer_at = 0.0
         self._stepped = 0.0
         #: Whether slots are short that were not looked at yet.
@@ -100,7 +104,7 @@ class Member:
         self._short |= short
         if self._short and now >= self._ask_at:  # not before it can be said: each look lets the fair queue call again
             self._short = False
-            self.holder.short(self._fair.short_of_permits(), now)
+            self.holder.short(self._permits.short(), now)
         if now >= self._more_at:
             self.holder.want_more(now)
             self._more_at = now + MORE
@@ -191,7 +195,7 @@ class Member:
         self._announce(now)
 
     def _announce(self, now: float) -> None:
-        """Tell all members who the keeper is, and find those that are gone."""
+        """Tell all members which process is the keeper, and find those that are gone."""
         keeper = self.keeper
         if keeper is not None:
             message = Message("keep", self.holder.identity, keeper.epoch)

@@ -1,0 +1,95 @@
+"""Priorities of the items of a fair queue: which branch of its slot an item has, and branches that come and go.
+
+A branch is a slot without a name; see core/schedule/branches.pxd. Called with the queue's exclusion held.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+
+from fairsched._core cimport NamedSlots, slot_pin, slot_unpin, slots_make_room
+from fairsched.core.atomics cimport rarely
+from fairsched.core.schedule.branches cimport (
+    branches_add, branches_band, branches_find, branches_is_branch, branches_is_idle, branches_remove, branches_reserve,
+)
+from fairsched.core.schedule.limits cimport LimitTable, limits_exempt, limits_reserve
+from fairsched.core.schedule.slots cimport (
+    NO_SLOT, Branches, SlotTable, slots_report_idle, slots_take_idle,
+)
+from fairsched.scheduling._numbers cimport as_item_priority
+
+
+cdef inline int64_t checked_priority(const SlotTable* table, object priority) except -1:
+    """Convert the priority of an item."""
+    cdef int64_t number = as_item_priority(priority)
+    if number and table.branches == NULL:
+        raise ValueError(f"priority {number} of an item needs priorities=True, which this queue does not have")
+    return number
+
+
+cdef inline bytes bands_of_items(const SlotTable* table, object priority, list each):
+    """Return the band of each item, or of all; None: the queue has no priorities. `each` has those of the items."""
+    cdef list bands = []
+    if each is None:
+        each = [priority]
+    for one in list(each):  # a copy: converting a priority may run Python code
+        bands.append(branches_band(checked_priority(table, one)))
+    return None if table.branches == NULL else bytes(bands)
+
+
+cdef inline long branch_if_any(const SlotTable* table, uint32_t root, uint32_t band) noexcept:
+    """Return the branch of a slot in a band, or -1."""
+    cdef uint32_t index = branches_find(table, root, band)
+    return -1 if index == NO_SLOT else <long> index
+
+
+cdef inline uint32_t add_branch(
+    NamedSlots slots, Branches* branches, LimitTable* limits, uint32_t root, uint32_t band
+) except? 0xFFFFFFFF:
+    """Add a branch to a slot that has none in this band.
+
+    While a branch exists, its root is pinned, so that the root's index stays good.
+    """
+    cdef uint32_t index = NO_SLOT
+    slots_report_idle(&slots.table, root)  # if this raises, it may be forgotten
+    slots_make_room(slots)
+    if branches_reserve(branches, &slots.table) and (not limits.on or limits_reserve(limits, &slots.table)):
+        index = branches_add(&slots.table, root, band)
+    if index == NO_SLOT:
+        raise MemoryError()
+    if limits.on:
+        limits_exempt(limits, index)
+    slot_pin(slots, root)
+    slots_report_idle(&slots.table, index)  # if nothing is put into it, for lack of memory
+    return index
+
+
+cdef inline uint32_t branch_of(
+    NamedSlots slots, Branches* branches, LimitTable* limits, uint32_t root, uint32_t band
+) except? 0xFFFFFFFF:
+    """Find, or add, the branch of a slot in a band. Runs no Python code, unless it raises MemoryError."""
+    cdef uint32_t index = branches_find(&slots.table, root, band)
+    return add_branch(slots, branches, limits, root, band) if rarely(index == NO_SLOT) else index
+
+
+cdef inline void forget_idle_branches(NamedSlots slots) noexcept:
+    """Forget the branches and the transient slots that are idle at this moment."""
+    cdef uint32_t index = slots_take_idle(&slots.table)
+    while index != NO_SLOT:
+        if slots.names.names[index].pins:
+            pass  # a call has pinned it, or it has branches; the last of them reports it again
+        elif not branches_is_branch(&slots.table, index):
+            slots.forget(index)
+        elif branches_is_idle(&slots.table, index):
+            slots.removals += 1
+            slot_unpin(slots, branches_remove(&slots.table, index))
+        index = slots_take_idle(&slots.table)
+
+
+cdef inline int enter_branches(
+    NamedSlots slots, Branches* branches, LimitTable* limits, uint32_t* indices, Py_ssize_t places,
+    const uint8_t* bands, Py_ssize_t count
+) except -1:
+    """Put the branch of each item in the place of its slot. Runs no Python code, unless it raises MemoryError."""
+    cdef Py_ssize_t i
+    for i in range(places):
+        indices[i] = branch_of(slots, branches, limits, indices[i], bands[0 if count == 1 else i])
+    return 0

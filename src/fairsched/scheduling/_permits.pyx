@@ -1,0 +1,180 @@
+"""What the slots of a fair queue may do in this process under a limit that counts for a group of processes.
+
+`consumer/group_limits` asks the group and grants; core/schedule/limits.pxd counts. Exclusion is that of the queue: see
+_fairqueue.pyx.
+"""
+
+cimport cython
+from cpython.list cimport PyList_GET_ITEM
+from libc.stdint cimport int64_t, uint32_t
+
+from fairsched._core cimport slot_find
+from fairsched.core.schedule.limits cimport NEVER, NO_PLACE, SlotLimit, limits_permit, limits_take_short, limits_tell
+from fairsched.core.schedule.slots cimport Slot
+from fairsched.scheduling._fairqueue cimport FairQueue, hand_over, tell_shorts
+from fairsched.scheduling._numbers cimport as_int64, as_nanoseconds
+
+from fairsched.stats import PermitUse
+
+cdef extern from *:
+    """
+    // The slots of a fair queue; see _fairqueue.pyx.
+    #undef FAIRSCHED_BANDED
+    #define FAIRSCHED_BANDED 1
+    #undef FAIRSCHED_SPARSE
+    #define FAIRSCHED_SPARSE 1
+    """
+
+
+@cython.final
+cdef class Permits:
+    """Permits(queue)
+    --
+
+    The permits of a fair queue's slots whose limits have ``scope="group"``.
+
+    Parameters
+    ----------
+    queue : FairQueue
+        The queue.
+
+    Notes
+    -----
+    Thread safety: any thread.
+    """
+
+    cdef FairQueue queue
+
+    def __init__(self, FairQueue queue not None):
+        self.queue = queue
+
+    def grant(self, slot, permits, full_in=None):
+        """grant($self, slot, permits, full_in=None)
+        --
+
+        Set what a slot whose limit has ``scope="group"`` may do in this process.
+
+        Parameters
+        ----------
+        slot : Hashable
+            The slot's name.
+        permits : int
+            Maximum number of its items in hand here; may be less than there are.
+        full_in : float, optional
+            With a rate: the group's token bucket is here, and full in so many seconds; ignored if it has been here.
+            None: it is elsewhere, and no item is served.
+
+        Returns
+        -------
+        PermitUse or None
+            Figures of the slot after the call, with the seconds until the bucket is full before it. None if there is no
+            such slot, or its limit is not one of the group.
+
+        Raises
+        ------
+        ValueError, OverflowError
+            `permits` is not an integer of at least 0.
+
+        Notes
+        -----
+        O(log slots); O(backlogged slots) if the slot stops taking turns. Safe from any thread.
+        """
+        cdef FairQueue fair = self.queue
+        cdef int64_t most = as_int64(permits, "permits", "an integer of 0 or more")
+        cdef int64_t wait = 0 if full_in is None else as_nanoseconds(full_in)
+        cdef bint has_bucket = full_in is not None
+        cdef int64_t now = 0, hash
+        cdef long index
+        cdef SlotLimit at
+        cdef Slot found
+        cdef int64_t full_at = -NEVER
+        if most < 0:
+            raise ValueError(f"permits must be an integer of 0 or more, got {permits!r}")
+        with cython.critical_section(fair):
+            if fair.limits.rated:
+                now = as_nanoseconds(fair.getters.clock())
+                limits_tell(&fair.limits, &fair.table, now)
+            index = slot_find(fair, slot, &hash)
+            if index < 0 or not fair.limits.on or not fair.limits.of[index].limit.shared:
+                return None
+            if fair.limits.of[index].has_bucket:
+                full_at = fair.limits.of[index].full_at
+            limits_permit(&fair.limits, &fair.table, index, most, has_bucket, now + wait)
+            at = fair.limits.of[index]
+            found = fair.table.slots[index]
+            hand_over(fair)
+            if fair.table.idle_count:
+                fair.forget_idle()
+        return figures(&at, &found, max(0, full_at - now) if full_at > now else 0)
+
+    def use(self, slot):
+        """use($self, slot)
+        --
+
+        Figures of a slot whose limit has ``scope="group"``, as `grant` returns them; None if there is none. O(1).
+        """
+        cdef FairQueue fair = self.queue
+        cdef int64_t now = 0, hash
+        cdef long index
+        cdef SlotLimit at
+        cdef Slot found
+        with cython.critical_section(fair):
+            if fair.limits.rated:
+                now = as_nanoseconds(fair.getters.clock())
+            index = slot_find(fair, slot, &hash)
+            if index < 0 or not fair.limits.on or not fair.limits.of[index].limit.shared:
+                return None
+            at = fair.limits.of[index]
+            found = fair.table.slots[index]
+        return figures(&at, &found, at.full_at - now if at.has_bucket and at.full_at > now else 0)
+
+    def short(self):
+        """short($self)
+        --
+
+        Names of the slots with a group's limit that have changed since the last call so that the group should hear of
+        it: they have items and lack permits or the bucket, or they have fewer items in hand than before, and had more
+        than their permits. A slot is named once, until `grant` is called for it; what it lacks after that call is not
+        named either, until it has been granted.
+
+        Notes
+        -----
+        O(slots named). Safe from any thread.
+        """
+        cdef FairQueue fair = self.queue
+        cdef list found = []
+        cdef uint32_t index
+        with cython.critical_section(fair):
+            fair.told = False
+            while True:
+                index = limits_take_short(&fair.limits)
+                if index == NO_PLACE:
+                    return found
+                if fair.table.slots[index].quantum:
+                    found.append(<object> PyList_GET_ITEM(fair.name_of, index))
+
+    def call_when_short(self, callback):
+        """call_when_short($self, callback)
+        --
+
+        Have a function without parameters called, in any thread, when `short` has something to say: once
+        until that is called. None: no more.
+
+        Raises
+        ------
+        ValueError
+            `callback` is neither callable nor None.
+        """
+        cdef FairQueue fair = self.queue
+        if callback is not None and not callable(callback):
+            raise ValueError(f"callback must be callable or None, got {callback!r}")
+        with cython.critical_section(fair):
+            fair.asker = callback
+            fair.told = False
+            tell_shorts(fair)
+
+
+cdef object figures(const SlotLimit* at, const Slot* slot, int64_t wait):
+    return PermitUse(
+        at.in_hand, at.permits, <int64_t> (slot.pushed - slot.served), slot.served, at.has_bucket, wait * 1e-9,
+    )
