@@ -208,7 +208,7 @@ def test_no_password_is_shown() -> None:
         ({"file": ""}, "file must be text that is not empty"),
         ({"file": "a", "every": "0s"}, "every must be a number of seconds"),
         ({"file": "a", "weights": {"[": 1}}, "a name in weights must be a regular expression"),
-        ({"file": "a", "wieghts": {"a": 1}}, "unknown 'wieghts'"),
+        ({"file": "a", "weightz": {"a": 1}}, "unknown 'weightz'"),
         ({"pattern": "a", "management": "ftp://me:secret@h"}, "management must be a URL such as"),
     ],
 )

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from support.waiting import eventually
 
 import fairsched
 import fairsched.aio
+from fairsched.testing import FakeConsumer
 
 PAGES = Path(__file__).parents[2] / "docs" / "howto"
 COUNT = 20
@@ -276,9 +278,31 @@ class Order:
         return b"%d" % int(self.id)
 
 
+def check_later(broker: Node, later: str, again: str) -> None:
+    """Run the blocks that delay messages: those that are due at once arrive at once."""
+    with broker.connect() as channel:
+        channel.exchange_declare("events", auto_delete=True)
+        channel.queue_bind("invoices", "events", "paid")
+    with fairsched.Publisher(broker.url) as publisher:
+        assert "delay=30" in later
+        exec(later.replace("delay=30", "delay=0"), {"publisher": publisher, "body": b"later", "due": datetime.now(UTC)})
+        publisher.flush()
+    assert broker.left("invoices") == 1
+    with broker.connect() as channel:
+        channel.queue_purge("invoices")
+    app = fairsched.App(broker.url)
+    message = FakeConsumer().put(b"again", queue="answers", content_type="t")
+    exec(again, {"app": app, "message": message, "seconds": 0})
+    assert message.settled
+    app.publisher.close()
+    with broker.connect() as channel:
+        _, properties, body = channel.basic_get("answers", auto_ack=True)
+        assert (properties.content_type, body) == ("t", b"again")
+
+
 def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     page = Page(broker, monkeypatch, ["orders", "invoices", "answers"])
-    first, confirmed, collecting, lanes, handler, asynchronous = (
+    first, confirmed, collecting, later, again, lanes, handler, asynchronous = (
         code.replace('"amqp://localhost"', repr(broker.url)) for code in blocks("publishing")
     )
     exec(first, {"orders": [Order(number) for number in range(COUNT)]})
@@ -290,6 +314,7 @@ def test_what_the_page_on_publishing_shows(broker: Node, monkeypatch: pytest.Mon
         exec(collecting, {"queue": queues, "confirmations": done})
     exec(awaited(asynchronous), {"body": b"and another"})
     assert broker.left("orders") == COUNT + 2
+    check_later(broker, later, again)
     exec(lanes, {"body": b"in a lane"})
     bucket = fairsched.Lanes("orders", key="header:tenant").bucket_of("acme")
     assert broker.left(bucket) == 1

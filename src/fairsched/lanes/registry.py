@@ -226,7 +226,7 @@ class LaneRegistry(SideConnection):
     def _hear(self, session: Session, registry: str, key: str, body: bytes) -> None:
         one = self._registered.get(registry)
         if one is None:  # any user of the broker may name the queue, or bind an exchange to the registry
-            if self._log.due("message"):
+            if self._log.due("exchange"):
                 _log.warning("queue of announcements %r: message ignored: its exchange is %r", self._queue, registry)
             return
         if key == NEW and one.entries is not None:
