@@ -27,6 +27,7 @@ cdef extern from *:
 
 
 @cython.final
+@cython.no_gc_clear  # a finalizer may use it while the collector clears its cycle, which the queue breaks
 cdef class Permits:
     """Permits(queue)
     --
@@ -45,7 +46,7 @@ cdef class Permits:
 
     cdef FairQueue queue
 
-    def __init__(self, FairQueue queue not None):
+    def __cinit__(self, FairQueue queue not None):
         self.queue = queue
 
     def grant(self, slot, permits, full_in=None):
