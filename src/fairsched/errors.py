@@ -91,8 +91,7 @@ class Throttled(FairschedError):
     Notes
     -----
     Messages of the tenant that are in hand already go on. A message of a stream cannot return to it, so it is settled
-    as for any other exception. Quorum queues before RabbitMQ 4.3 count every return
-    towards their delivery limit.
+    as for any other exception. Quorum queues before RabbitMQ 4.3 count every return towards their delivery limit.
 
     Examples
     --------

@@ -70,7 +70,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Tell whether a channel was closed because its queue does not exist."""
+    """Tell whether a channel was closed because a queue or an exchange does not exist."""
     return isinstance(error, pika.exceptions.ChannelClosedByBroker) and error.reply_code == 404
 
 

@@ -14,8 +14,13 @@ from fairsched.amqp._properties import PROPERTY_NAMES, read_properties
 from fairsched.amqp.fieldtables import read_table
 from fairsched.errors import DecodingError
 
-__all__ = ["PROPERTY_NAMES", "ReceivedProperties", "decode", "read_encoded"]
+__all__ = ["DEATH_HEADERS", "PROPERTY_NAMES", "ReceivedProperties", "decode", "read_encoded"]
 
+#: Headers by which a broker notes where a message was dead-lettered. It drops a dead letter that has expired in the
+#: same queue before, as one in a circle, so a copy that may get there again must not have them.
+DEATH_HEADERS = ("x-death",) + tuple(
+    f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
+)
 _ALL = tuple(range(len(PROPERTY_NAMES)))
 #: Octets of a content header before the properties: class, weight, size of the body.
 _BEFORE = 12

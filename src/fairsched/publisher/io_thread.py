@@ -10,7 +10,7 @@ import pika.exceptions
 from fairsched.amqp._publishing import PublishWindow, encode_message
 from fairsched.amqp.backoff import Backoff
 from fairsched.amqp.connection_thread import ConnectionEvents, ConnectionThread
-from fairsched.amqp.errors import broker_text, describe
+from fairsched.amqp.errors import broker_text, describe, is_missing
 from fairsched.amqp.polling.pacing import Pace, PacedPoll, use_poll
 from fairsched.amqp.urls import mask_url
 from fairsched.errors import ConnectionFailed, MessageReturned, PublishFailed
@@ -31,8 +31,6 @@ _log = logging.getLogger(__name__)
 _CHANNEL = 1
 #: Code with which a broker that is stopped, or an operator, closes a connection.
 _FORCED = 320
-#: The broker's reply if an exchange is missing.
-_MISSING = 404
 #: Bytes that are given to the connection at once.
 _TOGETHER = 1 << 18
 
@@ -237,7 +235,7 @@ class IOThread(ConnectionThread):
             self._fail(ConnectionFailed(f"{self._connection.address}: {what}"))
             return
         _log.warning("%s; opening another", what)
-        if reason.reply_code == _MISSING:
+        if is_missing(reason):
             self._owner.ladder_missing()
         before = self.window.failed
         if not self._replies.closed(what, reason):

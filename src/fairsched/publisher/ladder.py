@@ -25,8 +25,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from fairsched.amqp.properties import DEATH_HEADERS
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.config.durations import parse_duration
+from fairsched.publisher.calls import DIRECT_REPLY
 
 if TYPE_CHECKING:
     from pika.spec import BasicProperties
@@ -45,13 +47,6 @@ _OUTLET = "later:"
 _DIGITS = 2 * LEVELS
 #: Headers that route a message to more queues.
 _COPIES = ("CC", "BCC")
-#: Headers of a message that was dead-lettered before. The broker drops a dead letter that has expired in the same queue
-#: before, as one in a circle, and the next delay leads to the same queues.
-_DEATHS = frozenset(
-    ("x-death", *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")))
-)
-#: Begins the routing keys of direct reply-to.
-_DIRECT_REPLY = "amq.rabbitmq.reply-to"
 
 
 class Target(NamedTuple):
@@ -74,7 +69,7 @@ class Target(NamedTuple):
                 raise ValueError(f"{what} must be text of at most {LONGEST} bytes, got {text!r}")
         if not self.exchange and not self.routing_key:
             raise ValueError("a delayed message needs an exchange or the name of a queue, got ''")
-        if not self.exchange and self.routing_key.startswith(_DIRECT_REPLY):
+        if not self.exchange and self.routing_key.startswith(DIRECT_REPLY):
             raise ValueError(f"a direct reply cannot be delayed, got routing_key {self.routing_key!r}")
         if len(self.outlet) > LONGEST - _DIGITS:
             raise ValueError(
@@ -195,6 +190,7 @@ def delayed_values(properties: BasicProperties | None, given: Mapping[str, Any])
                 raise ValueError(
                     f"a delayed message cannot have the header {name}, got {headers[name]!r}; publish it once per queue"
                 )
-        if not _DEATHS.isdisjoint(headers):
-            values["headers"] = {name: value for name, value in headers.items() if name not in _DEATHS}
+        # The next delay leads to the same queues.
+        if any(name in headers for name in DEATH_HEADERS):
+            values["headers"] = {name: value for name, value in headers.items() if name not in DEATH_HEADERS}
     return values

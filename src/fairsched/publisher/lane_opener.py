@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pika.exceptions
 
-from fairsched.amqp.errors import broker_text
+from fairsched.amqp.errors import broker_text, is_missing
 from fairsched.config.lanes import Lanes
 from fairsched.errors import ConnectionFailed, PublishFailed
 from fairsched.lanes.announcement import ACTIVE, NEW, REGISTRY_ARGUMENTS, Announcement, encode
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 #: The channel, after the one of the messages.
 _CHANNEL = 2
-#: The broker's reply if an exchange or a queue is missing: it was deleted in between, or its node is down.
-_MISSING = 404
-#: How often a lane is tried then, and the pause in seconds.
+#: How often a lane is tried if an exchange or a queue is missing, deleted in between or on a node that is down, and the
+#: pause in seconds.
 _ATTEMPTS, _PAUSE = 5, 1.0
 #: What helps against other replies.
 _ADVICE = {
@@ -237,13 +236,13 @@ class LaneOpener:
         job = self._job
         if job is None:
             return
-        if reason.reply_code == _MISSING and job.looks and job.declares and self._looking:
+        if is_missing(reason) and job.looks and job.declares and self._looking:
             job.looks = False
             self._job = self._script = None
             self._jobs.appendleft(job)
             return
         job.attempts += 1
-        if reason.reply_code == _MISSING and job.declares and job.attempts < _ATTEMPTS:
+        if is_missing(reason) and job.declares and job.attempts < _ATTEMPTS:
             self._job = self._script = None
             self._loop.call_later(_PAUSE, lambda: self._again(job))
             return

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
-from fairsched.amqp.properties import read_encoded
-from fairsched.consumer.handling.retries import ATTEMPTS, DEATH_HEADERS, EXCEPTION, QUEUE
+from fairsched.amqp.properties import DEATH_HEADERS, read_encoded
+from fairsched.consumer.handling.retries import ATTEMPTS, EXCEPTION, QUEUE
 from fairsched.consumer.requeueing.budget import COUNTS
 from fairsched.errors import DecodingError
 

@@ -352,7 +352,7 @@ class Holder:
     def _want(self, name: str, one: _Held, use: PermitUse | None) -> None:
         """Ask for what a slot lacks and the keeper was not asked for.
 
-        `use` is what `permit` returned: the slot is not listed as short again for what it lacked then.
+        `use` is what `grant` returned: the slot is not listed as short again for what it lacked then.
         """
         if use is None or not use.queued:
             return

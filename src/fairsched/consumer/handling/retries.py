@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp._properties import encode_properties
 from fairsched.amqp.fieldtables import read_table, replace_fields
-from fairsched.amqp.properties import read_encoded
+from fairsched.amqp.properties import DEATH_HEADERS, read_encoded
 from fairsched.consumer.declarations import Declaration, Declarations
 from fairsched.consumer.handling.delayed_retries import DelayedRetries, failures
 from fairsched.consumer.handling.described import described, shown
@@ -56,11 +56,6 @@ EXPIRATION, USER_ID = "x-original-expiration", "x-original-user-id"
 COPIED_TO, DEATHS = "x-original-cc", "x-original-death"
 #: What a stream adds to the headers of its messages.
 OFFSET = "x-stream-offset"
-#: Headers by which a broker notes where a message died: of what died in a queue before, it would take a cycle, and drop
-#: it.
-DEATH_HEADERS = ("x-death",) + tuple(
-    f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "reason", "exchange")
-)
 #: Headers that a copy does not have: some would route it to other queues, and it is in no stream. Deliveries of the
 #: message are none of the copy.
 _WITHOUT = ("CC", "BCC", OFFSET, *DEATH_HEADERS, *COUNTS)
