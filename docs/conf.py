@@ -35,7 +35,7 @@ numpydoc_xref_param_type = False
 
 # The manual is built without a network, so names of other projects are text and cannot be links. Our own must resolve.
 nitpick_ignore_regex = [(r"py:.*", r"(?!fairsched).*")]
-# Documented as fairsched.Message; variables of types; what says for itself that it is a mapping.
+# Documented as fairsched.Message; variables of types; what says for itself that it is a mapping; what `matching` makes.
 nitpick_ignore = [
     ("py:class", "fairsched.delivery._delivery.Message"),
     ("py:class", "fairsched.consumer.app._H"),
@@ -43,6 +43,7 @@ nitpick_ignore = [
     ("py:class", "fairsched.consumer.batching.batch_methods._Batches"),
     ("py:class", "fairsched.consumer.batching.batch_methods._ArrowBatches"),
     ("py:class", "fairsched.config.frozenmapping.FrozenMapping"),
+    ("py:class", "fairsched.config.queue_pattern.QueuePattern"),
 ]
 
 
