@@ -663,6 +663,21 @@ def test_direct_reply_to(client: WireClient, other: WireChannel, name: Name) -> 
     assert asking.bodies(1) == [b"answer"]
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"x-priority": "high"}, {"x-stream-offset": "first"}, {"x-cancel-on-ha-failover": 1}]
+)
+def test_arguments_of_a_reply_consumer_are_ignored(
+    client: WireClient, other: WireChannel, arguments: dict[str, Any]
+) -> None:
+    asking, requests = client.channel(), other.declare()
+    asking.consume("amq.rabbitmq.reply-to", no_ack=True, exclusive=True, arguments=arguments)
+    asking.publish(b"question", requests, reply_to="amq.rabbitmq.reply-to")
+    other.consume(requests, no_ack=True)
+    [question] = other.deliveries(1)
+    other.publish(b"answer", question.properties.reply_to)
+    assert asking.bodies(1) == [b"answer"]
+
+
 def test_a_mandatory_direct_reply_is_delivered_and_returned(client: WireClient, other: WireChannel) -> None:
     """It goes to no queue: so RabbitMQ says that it could not be routed, too."""
     asking = client.channel()

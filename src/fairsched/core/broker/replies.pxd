@@ -22,8 +22,11 @@ from fairsched.core.broker.state cimport BrokerQueue, Channel
 cdef inline bint replies_named(Text name) noexcept nogil:
     return text_is(name, b"amq.rabbitmq.reply-to")
 
-cdef inline BrokerQueue* replies_open(Channel* ch, const BasicConsume* m, Refusal* refusal) noexcept nogil:
-    """Return the queue of a channel's replies, referenced; NULL: refused."""
+cdef inline BrokerQueue* replies_open(Channel* ch, BasicConsume* m, Refusal* refusal) noexcept nogil:
+    """Return the queue of a channel's replies, referenced; NULL: refused.
+
+    Clears arguments and `exclusive`, which RabbitMQ ignores: a refusal would leave this queue without a consumer.
+    """
     cdef QueueDeclare declare
     cdef uint8_t generated[64]
     if not m.no_ack:
@@ -32,6 +35,8 @@ cdef inline BrokerQueue* replies_open(Channel* ch, const BasicConsume* m, Refusa
     if ch.replies.length:
         refuse(refusal, PRECONDITION_FAILED, b"reply consumer already set")
         return NULL
+    m.exclusive = False
+    m.arguments = Text(NULL, 0)
     declare.queue = name_generate(b"amq.rabbitmq.reply-to.", generated)
     declare.passive = declare.durable = declare.exclusive = declare.no_wait = False
     declare.auto_delete = True

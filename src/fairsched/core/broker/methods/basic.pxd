@@ -25,7 +25,7 @@ from fairsched.core.broker.channels cimport (
     channel_relieve, channel_settle, channel_settle_all, settling_end,
 )
 from fairsched.core.broker.consumers cimport (
-    channel_cancel, channel_hinder, consumer_create, consumer_join, topology_share,
+    channel_cancel, channel_hinder, consumer_create, consumer_join, queue_delete_unused, topology_share,
 )
 from fairsched.core.broker.durability.keeping cimport message_leave
 from fairsched.core.broker.errors cimport (
@@ -121,6 +121,8 @@ cdef inline bint on_basic_consume(
     if b == NULL:
         return False
     done = consume_start(ch, b, &m, refusal)
+    if not done and replies_named(m.queue):
+        queue_delete_unused(ch.connection, b)  # memory is exhausted: nobody else can know this queue
     brokerqueue_release(b)
     if done and not m.no_wait:
         basic_consume_ok_write(&ch.connection.output, ch.number, m.consumer_tag)
