@@ -22,7 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from support.rabbitmq import free_ports, numbered
+from support.ports import free_ports
+from support.rabbitmq import numbered
 from support.waiting import eventually
 
 from fairsched import App, Broker, Consumer, Limit, Publisher, Queue, Retry, Tenant, aio

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from support.rabbitmq import Node, free_ports
+from support.ports import free_ports
+from support.rabbitmq import Node
 from support.waiting import eventually
 
 from fairsched import App, ConfigurationError, ConnectionFailed, Consumer, QueueSource

@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from support.rabbitmq import Broker, free_ports, numbered
+from support.ports import free_ports
+from support.rabbitmq import Broker, numbered
 from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 import pytest
 from support.growth import Sample, growth, held
-from support.rabbitmq import Broker, EmbeddedNode, free_ports
+from support.ports import free_ports
+from support.rabbitmq import Broker, EmbeddedNode
 from support.waiting import eventually
 
 from fairsched import Publisher

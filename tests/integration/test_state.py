@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 from support.declare import Declare
+from support.ports import free_ports
 from support.proxy import Proxy
-from support.rabbitmq import Node, free_ports, numbered
+from support.rabbitmq import Node, numbered
 from support.running import Running
 from support.waiting import eventually
 

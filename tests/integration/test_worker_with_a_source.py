@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rabbitmq import Broker, free_ports
+from support.ports import free_ports
+from support.rabbitmq import Broker
 from support.waiting import eventually
 
 APP = """

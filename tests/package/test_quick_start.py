@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.rabbitmq import free_ports
+from support.ports import free_ports
 from support.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "quick-start.md"

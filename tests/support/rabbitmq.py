@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
+from support.ports import free_ports, is_taken
 from support.waiting import eventually
 
 REMEDY = (
@@ -34,15 +36,31 @@ TRANSACTION = 5000
 #: `tools/install-servers rabbitmq-4` puts beside it.
 CHOICES = ("rabbitmq", "embedded", "rabbitmq-4.0", "rabbitmq-4.3")
 
-# Runs port mapper and broker, and ends with them when its standard input closes: however the tests end, no broker is
-# left behind.
+# Runs port mapper and broker, and ends with them: when its standard input closes, so that no broker is left behind
+# however the tests end; and when one of the two ends, so that nobody waits for a broker that does not boot.
 GUARD = """
-import os, signal, subprocess, sys
+import os, signal, socket, subprocess, sys, threading, time
 epmd, port, server = sys.argv[1:]
-subprocess.Popen([epmd, "-port", port], stdin=subprocess.DEVNULL)
-subprocess.Popen([server], stdin=subprocess.DEVNULL)
+
+def run(*command):
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    threading.Thread(target=lambda: end(f"{command[0]} ended with {process.wait()}")).start()
+
+def end(why):
+    print(why, flush=True)
+    os.killpg(0, signal.SIGKILL)
+
+def listens():
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", int(port))) == 0
+
+run(epmd, "-port", port)
+# A broker that finds no port mapper starts one that outlives it.
+while not listens():
+    time.sleep(0.01)
+run(server)
 sys.stdin.read()
-os.killpg(0, signal.SIGKILL)
+end("the tests ended it")
 """
 
 # The embedded broker, with the port, the data directory and the users that it is given: its port, and an answer to each
@@ -78,15 +96,6 @@ SYNC = "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()]."
 def numbered(count: int) -> list[bytes]:
     """Return bodies that differ."""
     return [b"%d" % number for number in range(count)]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports without a listener, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def find_program(name: str, *places: str) -> str:
@@ -279,7 +288,8 @@ class Node(Broker):
         #: The folder of its Erlang.
         self.erlang = Path(self._program("erl")).resolve().parents[1]
         self.home = Path(tempfile.mkdtemp(prefix="fairsched-rabbitmq-"))
-        self.port, self.dist_port, self.epmd_port, self.tls_port, self.stream_port = free_ports(5)
+        self._ports = free_ports(5)
+        self.port, self.dist_port, self.epmd_port, self.tls_port, self.stream_port = self._ports
         self.name = f"fairsched-{os.getpid()}-{self.port}@localhost"
         self.tls = tls
         #: Its version, such as (3, 10, 8), once it runs.
@@ -371,20 +381,36 @@ class Node(Broker):
                 env=self.environment, stdin=subprocess.PIPE, stdout=console, stderr=console, cwd=self.home,
                 start_new_session=True,
             )  # fmt: skip
-        eventually(self._answers, BOOT_TIMEOUT, f"RabbitMQ boots; see {self.home}/console.log")
+        try:
+            eventually(self._answers, BOOT_TIMEOUT, "RabbitMQ boots")
+        except Exception as error:
+            error.add_note(self._last_words())
+            raise
+
+    def _last_words(self) -> str:
+        """Return the ends of the files into which the node writes."""
+        files = [self.home / "console.log", *sorted((self.home / "log").glob("*.log"))]
+        return "\n".join(f"{file}:\n{file.read_text(errors='replace')[-3000:]}" for file in files if file.exists())
+
+    def kill(self) -> None:
+        """End the node as a power cut would; returns when the system has closed its sockets.
+
+        Only the guard is a child of ours, and it may be gone before the others of its group are. A node that starts
+        while its predecessor still listens ends at once.
+        """
+        super().kill()
+        eventually(lambda: not any(map(is_taken, self._ports)), what="the sockets of a killed RabbitMQ are closed")
 
     def _answers(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise RuntimeError(f"RabbitMQ ended while booting:\n{(self.home / 'console.log').read_text()[-2000:]}")
+            raise RuntimeError(f"RabbitMQ ended while booting, with {self._process.returncode}")
         try:
             # pika reports a refused connection at length, so ask the port first.
             socket.create_connection(("127.0.0.1", self.port), 1).close()
             with self.connect() as channel:
                 version = channel.connection._impl.server_properties["version"]
-        except OSError:
-            return False
-        except pika.exceptions.AMQPError:
+        except (OSError, pika.exceptions.AMQPError, AMQPConnectorException):
             return False
         self.version = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
         return True

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pika
 import pytest
-from support.rabbitmq import free_ports
+from support.ports import free_ports
 from support.wireclient import WireClient
 
 

@@ -10,7 +10,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from support.rabbitmq import free_ports
+from support.ports import free_ports
 from support.spark.home import brief_jvm
 from support.waiting import eventually
 
