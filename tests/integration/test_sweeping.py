@@ -131,6 +131,59 @@ def test_what_comes_during_the_pass_is_left(broker: Broker, new_queue: NewQueue)
     assert broker.count(source) == 50
 
 
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize("held", [30, 100])
+def test_what_returns_during_the_pass_is_looked_at(broker: Broker, new_queue: NewQueue, kind: str, held: int) -> None:
+    """A consumer that was killed has messages that are in no count when the pass begins, even all of them."""
+    source, target = new_queue("from", arguments={"x-queue-type": kind}), new_queue("to")
+    put(broker, source, ["a"] * 100)
+    with broker.connect() as channel:
+        for _ in range(held):
+            channel.basic_get(source)
+        eventually(lambda: broker.count(source) == 100 - held)
+        sweep = Sweep(broker.url, source, (), target)
+        look = sweep._look
+
+        def look_and_return(session: Any) -> None:
+            look(session)
+            assert sweep.total == 100 - held
+            channel.basic_nack(0, multiple=True, requeue=True)
+            # Some of what is left was published after the pass began.
+            put(broker, source, ["late"] * 5)
+
+        sweep._look = look_and_return  # type: ignore[method-assign]
+        sweep.run()
+    assert (sweep.seen, sweep.done, sweep.total) == (100, 100, 100)
+    assert sorted(numbers_in(broker, target)) == list(range(100))
+    assert numbers_in(broker, source) == list(range(5))
+
+
+def test_what_fails_again_is_left_after_a_dry_run(broker: Broker, new_queue: NewQueue) -> None:
+    """The dry run had all messages, so the count does not tell those that it returns from those that are new."""
+    source, target = new_queue("from"), new_queue("to")
+    put(broker, source, ["a"] * 50)
+    Sweep(broker.url, source, (), target, dry_run=True).run()
+    sweep = Sweep(broker.url, source, (), target)
+    with Publisher(broker.url) as publisher:
+        again = lambda message: publisher.publish(message.body, source) is not None  # noqa: E731
+        sweep._conditions = (again,)  # type: ignore[assignment]
+        sweep.run()
+    assert (sweep.seen, sweep.done) == (50, 50)
+    assert sorted(numbers_in(broker, source)) == list(range(50))
+
+
+def test_a_dry_run_hides_nothing_from_the_next_pass(broker: Broker, new_queue: NewQueue) -> None:
+    source, target = new_queue("from"), new_queue("to")
+    count = 20_000
+    broker.publish(source, [b"%d" % number for number in range(count)], commit=True)
+    for dry_run in (True, True, False):
+        sweep = Sweep(broker.url, source, (), target, dry_run=dry_run)
+        sweep.run()
+        assert sweep.seen == count
+    assert broker.left(target) == sweep.done == count
+    assert broker.left(source) == 0
+
+
 # Dead letters ---------------------------------------------------------------------------------------------------------
 
 

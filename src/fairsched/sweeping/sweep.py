@@ -5,6 +5,12 @@ copy: if this process dies in between, the message is in both queues, and a furt
 stay are held unsettled until the end of the pass, or the broker would deliver them again at once; then they return to
 where they were.
 
+A count of a queue lacks messages that are on their way back from a consumer that was just closed or killed, such as a
+pass before this one. So the count does not end a pass: it ends when the queue has been silent for a while and has
+nothing ready. Each message that returns is looked at: the queue marks it as redelivered. Of all others, a pass looks at
+no more than were counted at the beginning; and beyond that number of messages, at none with the body of one that it has
+moved. So it does not follow messages that fail again and come back as new ones.
+
 RabbitMQ looks for the message of an acknowledgement among all that its channel holds, from the oldest on. So when many
 are held, a further consumer on a channel of its own goes on where that one ended: with one channel, 10 000 messages out
 of 100 000 took minutes.
@@ -13,6 +19,7 @@ of 100 000 took minutes.
 from __future__ import annotations
 
 import time
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,13 +42,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Sweep"]
 
-#: Messages that a channel may hold, and how many of these may be messages that stay: then the next one goes on. If
-#: `_MOST_CHANNELS` cannot hold all, each holds more; RabbitMQ allows 2 047 channels.
+#: Messages that a channel may hold, and how many of these may be messages that stay: then the next one goes on. If the
+#: channels that are left of `_MOST_CHANNELS` cannot hold all, the next one holds more; RabbitMQ allows 2 047 channels.
 _WINDOW, _HELD, _MOST_CHANNELS = 2_000, 1_000, 1_000
 _LARGEST_WINDOW = 65_535
-#: If no message comes for so many seconds, the queue is asked whether any is left; other consumers may have the rest.
-#: If some are, but none comes for so long, the pass ends: another consumer may be the single active one.
-_QUIET, _PATIENCE = 2.0, 30.0
+#: If no message comes for so many seconds, the queue is asked whether any is left; if none is, the pass is over. If
+#: some are, but none comes for so long, the pass ends: another consumer may be the single active one.
+_QUIET, _PATIENCE = 1.0, 30.0
 #: Longest time until it is looked whether the pass is over, in seconds.
 _LOOK = 0.1
 #: Seconds between two calls of `progress`.
@@ -80,8 +87,8 @@ class Sweep:
     Attributes
     ----------
     total : int
-        Messages that were in the queue, ready for delivery, when the pass began. It takes no more: what comes meanwhile
-        is not looked at.
+        Messages that were in the queue, ready for delivery, when the pass began; or those that were looked at, if they
+        are more, since others returned meanwhile.
     seen, matched, done : int
         Messages that were looked at; that meet the conditions; and that were moved or dropped for good.
     destinations : Counter of str
@@ -94,7 +101,7 @@ class Sweep:
     At least once: a fault may repeat messages, and loses none. Moved messages keep their order; a copy has body and
     properties of its message, with the exceptions in `fairsched.lanes.moved_properties`.
 
-    Memory: O(messages that are moved and not confirmed), and some octets for each message that stays.
+    Memory: O(messages that are moved and not confirmed), and some octets for each other message.
 
     `run` is for one thread, and once; `stop` is safe from any thread.
     """
@@ -125,6 +132,14 @@ class Sweep:
         self._told = 0.0
         #: When the last message came, and when the queue was asked whether it has more.
         self._came = self._asked = 0.0
+        #: How many messages were ready when the pass began, and how many it may still look at that no consumer had
+        #: before.
+        self._counted = self._new_left = 0
+        #: Hash values of the bodies of messages that were moved; the set is made of them when it is needed.
+        self._moved = array("q")
+        self._moved_bodies: set[int] = set()
+        #: Whether one came that was not looked at, since it is newer than the pass.
+        self._left_new = False
         #: Whether the queue has no more messages for this.
         self._ended = False
         self._holders: list[_Holder] = []
@@ -194,8 +209,7 @@ class Sweep:
         """Count the messages; check that the queues exist, and that messages can be taken out."""
         if is_stream(session, self.queue):
             raise ConfigurationError(f"queue {self.queue!r} is a stream, whose messages cannot be taken out")
-        self.total = self._ready_in(session, self.queue)
-        self._most_held = min(max(_HELD, self.total // _MOST_CHANNELS), _LARGEST_WINDOW - _WINDOW)
+        self.total = self._counted = self._new_left = self._ready_in(session, self.queue)
         if self._target is not None:
             self._ready_in(session, self._target)
 
@@ -210,16 +224,14 @@ class Sweep:
 
     def _take(self, session: Session) -> None:
         """Look at all messages; return those that stay."""
-        self._came = time.monotonic()
-        if self.total:
-            self._consume(session)
-            session.transport.after_read = partial(self._after_read, session)
-            while not self._is_over():
-                session.serve_until(self._is_over, _LOOK)
-                self._after_read(session)
-                self._look_whether_it_ended(session)
-                if self._holders[-1].held >= self._most_held and not self._is_over():
-                    self._consume(session)
+        self._consume(session)
+        session.transport.after_read = partial(self._after_read, session)
+        while not self._is_over():
+            session.serve_until(self._is_over, _LOOK)
+            self._after_read(session)
+            self._look_whether_it_ended(session)
+            if self._holders[-1].held >= self._most_held and not self._is_over():
+                self._consume(session)
         for holder in self._holders:
             holder.cancel()
         self._wait_for_confirms(session)
@@ -234,30 +246,41 @@ class Sweep:
     def _consume(self, session: Session) -> None:
         for holder in self._holders[-1:]:
             holder.cancel()
+        channels_left = max(1, _MOST_CHANNELS - len(self._holders))
+        ready = self._ready_in(session, self.queue)
+        self._most_held = min(max(_HELD, ready // channels_left), _LARGEST_WINDOW - _WINDOW)
         channel = session.channel()
         session.call([partial(channel.basic_qos, prefetch_count=self._most_held + _WINDOW - _HELD)], "basic.qos")
         holder = _Holder(session, channel)
         self._holders.append(holder)
         holder.consume(self.queue, partial(self._on_message, holder))
+        # A classic queue answers this after it has taken back what was returned before; it counts out of turn.
+        self._came = time.monotonic()
 
     def _look_whether_it_ended(self, session: Session) -> None:
-        """Ask the queue whether it has more, if nothing came for a while."""
+        """Ask the queue whether it has more, if nothing that is to be looked at came for a while."""
         now = time.monotonic()
         if now > max(self._came, self._asked) + _QUIET:
             self._asked = now
-            self._ended = not self._ready_in(session, self.queue) or now > self._came + _PATIENCE
+            self._ended = self._left_new or not self._ready_in(session, self.queue) or now > self._came + _PATIENCE
 
     def _is_over(self) -> bool:
-        return self.seen >= self.total or self._error is not None or self._stopping.is_set() or self._ended
+        return self._error is not None or self._stopping.is_set() or self._ended
 
     def _on_message(
         self, holder: _Holder, tag: int, redelivered: int, method: bytes, header: bytes, body: bytes
     ) -> None:
         """Take a message: it is moved, dropped or held."""
         holder.ledger.deliver(tag)
-        if self.seen >= self.total or self._error is not None or self._stopping.is_set():
+        if self._error is not None or self._stopping.is_set():
             return
+        if not redelivered:
+            if not self._new_left or (self.seen >= self._counted and self._was_moved(body)):
+                self._left_new = True
+                return
+            self._new_left -= 1
         self.seen += 1
+        self.total = max(self.total, self.seen)
         self._came = time.monotonic()
         message = Message(body, tag, bool(redelivered), method, header, _Origin(self.queue))
         if not all(condition(message) for condition in self._conditions):
@@ -271,6 +294,13 @@ class Sweep:
             self.done += holder.ledger.settle(tag, AckLedger.ACK)
         else:
             self._move(holder, message, header, target)
+
+    def _was_moved(self, body: bytes) -> bool:
+        """Return whether a message with this body was moved."""
+        if self._moved:
+            self._moved_bodies.update(self._moved)
+            del self._moved[:]
+        return hash(body) in self._moved_bodies
 
     def _target_of(self, message: Message) -> str | None:
         """Return the queue that a message goes to, and count it."""
@@ -308,6 +338,7 @@ class Sweep:
             self._error = error
         else:
             holder.published.append((message.delivery_tag, found))
+            self._moved.append(hash(body))
 
     def _refuse(self, holder: _Holder, error: BaseException) -> None:
         """Count a message that could not be moved, and stays."""
