@@ -41,7 +41,7 @@ PYTEST := $(PY) -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 in_two_crowds = status=0; $(PYTEST) $(WORKERS) -m "$(1)not steady" tests || status=$$?; test $$status -le 1; \
 	$(PYTEST) $(STEADY_WORKERS) -m "$(1)steady" $(STEADY); exit $$status
 
-.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak accounting peer-suites differences bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
+.PHONY: help demo test test-quick test-embedded test-brokers test-versions chaos soak accounting peer-suites kombu-suites differences bench lint sanitize fuzz coverage wheel wheel-elsewhere docs build venv servers format clean distclean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*##/\t/' | expand -t 14
@@ -79,6 +79,10 @@ test-brokers: build servers  ## the tests of the consumer and of Spark's queues 
 peer-suites: build servers  ## the tests of other AMQP clients, on RabbitMQ and on the embedded broker
 	tools/install-servers jdk
 	$(PY) tools/peer-suites
+
+kombu-suites: build servers  ## the tests of kombu, py-amqp and Celery, by py-amqp and by fairsched's transport
+	tools/install-servers rabbitmq-4
+	$(PY) tools/kombu-suites
 
 differences: build servers  ## ten thousand random sessions that RabbitMQ and the embedded broker must answer alike
 	PYTHONPATH=tests $(PY) -m support.differences --sessions $${SESSIONS:-10000} --seed $${SEED:-0}

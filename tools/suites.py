@@ -1,7 +1,8 @@
-"""Tests of AMQP clients, each at one version: where tools/peer-suites gets them, and how it runs them."""
+"""Tests of AMQP clients, each at one version: where they come from, and the command that runs them."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import subprocess
@@ -20,6 +21,15 @@ class Suite(ABC):
 
     name: str
     version: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its tests read, besides what all suites have."""
+        return {}
+
+    def beside(self) -> contextlib.AbstractContextManager[object]:
+        """Run what its tests need besides a broker."""
+        return contextlib.nullcontext()
 
     @property
     def folder(self) -> Path:
@@ -53,21 +63,26 @@ class PytestSuite(Suite):
     """Tests that pytest runs."""
 
     #: Files or folders of pytest.
-    tests: tuple[str, ...]
+    tests: tuple[str, ...] = ()
+    #: The package that the tests are of, if it is not named like the suite.
+    package: str = ""
     #: A word in the names of what is not even tried on the embedded broker, since it waits long for what is not there.
     not_here: str = ""
     #: Where the tests are, if not in the sdist of the Python package index.
     repository: Repository | None = None
     #: A file of tools that becomes the tests' conftest.py.
     conftest: str = ""
+    #: More options of pytest.
+    options: tuple[str, ...] = ()
 
     def fetch(self, folder: Path, python: Path) -> None:
+        project = self.package or self.name
         if self.repository:
             self.repository.check_out(folder)
         else:
             run(
                 python, "-m", "pip", "--disable-pip-version-check", "-qq", "download", "--no-deps", "--no-binary",
-                self.name, "-d", folder, f"{self.name}=={self.version}",
+                project, "-d", folder, f"{project}=={self.version}",
             )  # fmt: skip
             [archive] = folder.glob("*.tar.gz")
             run("tar", "-xzf", archive, "-C", folder, "--strip-components=1")
@@ -82,7 +97,8 @@ class PytestSuite(Suite):
         # and end the run ("AST constructor recursion depth mismatch").
         return [
             str(python), "-m", "pytest", "-q", "--tb=native", "--timeout=150", f"--junitxml={results}", *last_failed,
-            "-o", f"cache_dir={results.parent}/{self.name}-cache", *left_out, *self.tests,
+            "-o", f"cache_dir={results.parent}/{self.name}-cache", *left_out, *self.options,
+            *self.tests,
         ]  # fmt: skip
 
 
