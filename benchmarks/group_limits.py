@@ -1,8 +1,9 @@
 """Throughput under limits of a group: ``python benchmarks/group_limits.py``.
 
 Eight processes consume one queue with the messages of 200 tenants, once without limits and once with a limit of the
-group that each tenant's share of the workers stays below. Rounds alternate; the result is the median of the ratios.
-The time counts from the first tenth of the messages to the last.
+group that each tenant's share of the workers stays below. Rounds alternate; the results are the medians of the ratios
+of messages per second, and of processor time per message of all processes with the embedded broker. Both count from the
+first tenth of the messages to the last.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ WORKERS, PREFETCH = 4, 400
 PATIENCE = 300.0
 
 
-def work(url: str, queue: str, limit: Limit | None, seconds: float, handled: Any, stop: Event) -> None:
-    """Consume until told to stop; `handled` has the number of messages."""
+def work(url: str, queue: str, limit: Limit | None, seconds: float, handled: Any, used: Any, stop: Event) -> None:
+    """Consume until told to stop; `handled` has the number of messages, and `used` the processor time."""
     pause = threading.Event()
     guard = threading.Lock()
 
@@ -40,6 +41,7 @@ def work(url: str, queue: str, limit: Limit | None, seconds: float, handled: Any
         pause.wait(seconds)
         with guard:
             handled.value += 1
+            used.value = time.process_time()
 
     tenants = {"*": Tenant(limit=limit)}
     options: dict[str, Any] = {} if limit is None else {"tenants": tenants, "share_group": queue}
@@ -67,22 +69,27 @@ def filled(url: str, count: int, tenants: int) -> Iterator[str]:
         connection.close()
 
 
-def measure(url: str, queue: str, limit: Limit | None, given: argparse.Namespace) -> float:
-    """Return the messages that all processes handled per second."""
+def measure(url: str, queue: str, limit: Limit | None, given: argparse.Namespace) -> tuple[float, float]:
+    """Return messages per second of all processes, and microseconds of processor time per message."""
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     counts = [context.Value("q", 0, lock=False) for _ in range(given.processes)]
-    processes = [context.Process(target=work, args=(url, queue, limit, given.work, one, stop)) for one in counts]
+    used = [context.Value("d", 0.0, lock=False) for _ in range(given.processes)]
+    processes = [
+        context.Process(target=work, args=(url, queue, limit, given.work, *each, stop))
+        for each in zip(counts, used, strict=True)
+    ]
     for process in processes:
         process.start()
 
-    def reach(count: int) -> float:
+    def reach(count: int) -> tuple[float, float, int]:
         deadline = time.perf_counter() + PATIENCE
         while sum(one.value for one in counts) < count:
             if time.perf_counter() > deadline:
                 raise TimeoutError(f"{sum(one.value for one in counts)} of {count} messages after {PATIENCE:g} s")
-            time.sleep(0.002)
-        return time.perf_counter()
+            time.sleep(0.01)
+        seconds = time.process_time() + sum(one.value for one in used)
+        return time.perf_counter(), seconds, sum(one.value for one in counts)
 
     try:
         begin = reach(given.messages // 10)
@@ -91,7 +98,13 @@ def measure(url: str, queue: str, limit: Limit | None, given: argparse.Namespace
         stop.set()
         for process in processes:
             process.join(PATIENCE)
-    return given.messages * 0.8 / (end - begin)
+    time_passed, seconds, messages = (after - before for after, before in zip(end, begin, strict=True))
+    return messages / time_passed, seconds / messages * 1e6
+
+
+def ratio(runs: dict[str, list[float]]) -> float:
+    """Return the median of the ratios with limits to without."""
+    return statistics.median(limited / free for limited, free in zip(runs["group"], runs["none"], strict=True))
 
 
 def main() -> None:
@@ -105,16 +118,23 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=8, help="of each tenant")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
-    runs: dict[str, list[float]] = {"none": [], "group": []}
+    rates: dict[str, list[float]] = {"none": [], "group": []}
+    costs: dict[str, list[float]] = {"none": [], "group": []}
     with contextlib.ExitStack() as stack:
         url = given.url or stack.enter_context(Broker()).url
         for number in range(given.rounds):
-            for kind in [*runs][:: 1 if number % 2 else -1]:
+            for kind in [*rates][:: 1 if number % 2 else -1]:
                 limit = Limit(given.concurrency, scope="group") if kind == "group" else None
                 with filled(url, given.messages, given.tenants) as queue:
-                    runs[kind].append(measure(url, queue, limit, given))
-    ratios = [limited / free for limited, free in zip(runs["group"], runs["none"], strict=True)]
-    found = {"messages_per_second": runs, "ratios": ratios, "ratio": statistics.median(ratios)}
+                    rate, cost = measure(url, queue, limit, given)
+                rates[kind].append(rate)
+                costs[kind].append(cost)
+    found = {
+        "messages_per_second": rates,
+        "microseconds_of_processor_per_message": costs,
+        "ratio": ratio(rates),
+        "ratio_of_processor": ratio(costs),
+    }
     text = json.dumps(found, indent=1)
     print(text)
     Path("build").mkdir(exist_ok=True)

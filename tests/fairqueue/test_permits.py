@@ -32,6 +32,10 @@ def take_all(fair: FairQueue) -> list[str]:
             return found
 
 
+def look_twice(fair: FairQueue) -> list[str]:
+    return Permits(fair).short(tight=True) + Permits(fair).short(tight=True)
+
+
 def test_nothing_is_served_without_a_permit() -> None:
     fair = filled()
     assert take_all(fair) == []
@@ -55,8 +59,57 @@ def test_a_slot_is_named_once_until_it_gets_an_answer() -> None:
     assert Permits(fair).short() == []
     Permits(fair).grant("acme", 1)
     assert Permits(fair).short() == []
-    take_all(fair)
+
+
+def test_a_slot_with_permits_is_named_if_it_is_tight_at_two_looks() -> None:
+    calls: list[int] = []
+    fair = filled()
+    Permits(fair).call_when_short(lambda: calls.append(1))
+    calls.clear()
+    Permits(fair).short()
+    Permits(fair).grant("acme", 1)
+    assert take_all(fair) == ["acme"]
+    assert Permits(fair).short() == []
+    assert Permits(fair).short(tight=True) == []
+    fair.release("acme")
+    assert Permits(fair).short(tight=True) == [], "it was not tight for a moment"
+    assert take_all(fair) == ["acme"]
+    assert Permits(fair).short(tight=True) == []
+    assert Permits(fair).short() == []
+    assert Permits(fair).short(tight=True) == ["acme"]
+    assert Permits(fair).short(tight=True) == []
+    assert not calls, "the group was told before it is known that the slot needs more"
+
+
+def test_a_tight_slot_that_loses_its_permits_is_short() -> None:
+    fair = filled()
+    Permits(fair).short()
+    Permits(fair).grant("acme", 1)
+    assert take_all(fair) == ["acme"]
+    Permits(fair).grant("acme", 0)
+    assert Permits(fair).short() == []
+    fair.release("acme")
     assert Permits(fair).short() == ["acme"]
+    assert Permits(fair).short(tight=True) == []
+
+
+def test_tight_slots_that_are_forgotten_are_not_named() -> None:
+    fair = FairQueue(default_quantum=1, limit=TWO)
+    for number in range(30):
+        fair.put_many(f"t{number}", [1, 2])
+        Permits(fair).short()
+        Permits(fair).grant(f"t{number}", 1)
+    assert len(take_all(fair)) == 30
+    assert Permits(fair).short(tight=True) == []
+    for number in range(20):
+        fair.release(f"t{number}")
+    assert len(take_all(fair)) == 20
+    for number in range(20):
+        fair.release(f"t{number}")  # which forgets the slot
+        fair.put(f"u{number}", 1)  # in its place
+    assert sorted(Permits(fair).short(tight=True)) == sorted(
+        [f"t{number}" for number in range(20, 30)] + [f"u{number}" for number in range(20)]
+    )
 
 
 def test_permits_that_are_withdrawn_are_noted_when_they_are_free() -> None:
@@ -96,12 +149,17 @@ def test_a_slot_with_messages_is_not_forgotten_for_lack_of_permits() -> None:
     assert take_all(fair) == ["acme"] * 2
 
 
-def test_an_idle_slot_is_forgotten_and_comes_back_without_permits() -> None:
+def test_an_idle_slot_keeps_its_permits_until_they_are_withdrawn() -> None:
     fair = FairQueue(default_quantum=1, limit=TWO)
     fair.put("acme", 1)
     Permits(fair).grant("acme", 2)
     assert take_all(fair) == ["acme"]
     fair.release("acme")
+    fair.put("acme", 2)
+    assert take_all(fair) == ["acme"]
+    fair.release("acme")
+    assert Permits(fair).use("acme").permits == 2
+    Permits(fair).grant("acme", 0)
     assert Permits(fair).use("acme") is None
     assert Permits(fair).grant("acme", 1) is None
     fair.put("acme", 1)
@@ -174,7 +232,7 @@ def test_random_permits_are_never_exceeded() -> None:
             if Permits(fair).use(slot) is None:
                 permits[slot] = 0
         elif what > 0.95:
-            Permits(fair).short()
+            Permits(fair).short(tight=what > 0.97)
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -252,12 +310,12 @@ def test_what_a_slot_lacks_after_a_permit_is_asked_for_by_the_caller() -> None:
     use = Permits(fair).grant("acme", 1)
     assert (use.in_hand, use.permits, use.queued) == (0, 1, 5)
     assert take_all(fair) == ["acme"]
-    assert Permits(fair).short() == ["acme"]
+    assert look_twice(fair) == ["acme"]
     assert Permits(fair).grant("acme", 1).queued == 4  # still short, and the caller knows
     fair.put("acme", 6)
     fair.release("acme")
     assert take_all(fair) == ["acme"]
-    assert Permits(fair).short() == []
+    assert look_twice(fair) == []
     Permits(fair).grant("acme", 2)
     assert take_all(fair) == ["acme"]
-    assert Permits(fair).short() == ["acme"]
+    assert look_twice(fair) == ["acme"]

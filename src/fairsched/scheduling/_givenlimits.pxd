@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from fairsched._core cimport NamedSlots
-from fairsched.core.schedule.limits cimport Limit, LimitTable, SlotLimit, limits_is_full, limits_lacks
+from fairsched.core.schedule.limits cimport Limit, LimitTable, SlotLimit, limits_is_full
 
 
 cdef inline Limit as_limit(object limit) except *:
@@ -54,7 +54,7 @@ cdef inline dict all_limits(NamedSlots slots, LimitTable* table, int64_t now):
 
 cdef inline object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):
     """Return the figures of one limit, from a copy: the slot's AT_LIMIT flag may be of an earlier moment."""
-    cdef bint full = limits_is_full(at) or limits_lacks(at)
+    cdef bint full = limits_is_full(at)
     cdef bint early = at.blocked > now
     early |= at.limit.interval != 0 and at.full_at > now and at.full_at - at.limit.tolerance > now
     from fairsched.stats import LimitStats

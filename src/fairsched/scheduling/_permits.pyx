@@ -9,7 +9,7 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int64_t, uint32_t
 
 from fairsched._core cimport slot_find
-from fairsched.core.schedule.limits cimport NEVER, NO_PLACE, SlotLimit, limits_permit, limits_take_short, limits_tell
+from fairsched.core.schedule.limits cimport NEVER, NO_PLACE, SlotLimit, limits_look_at_tight, limits_permit, limits_take_short, limits_tell
 from fairsched.core.schedule.slots cimport Slot
 from fairsched.scheduling._fairqueue cimport FairQueue, hand_over, tell_shorts
 from fairsched.scheduling._numbers cimport as_int64, as_nanoseconds
@@ -129,24 +129,34 @@ cdef class Permits:
             found = fair.table.slots[index]
         return figures(&at, &found, at.full_at - now if at.has_bucket and at.full_at > now else 0)
 
-    def short(self):
-        """short($self)
+    def short(self, tight=False):
+        """short($self, tight=False)
         --
 
         Names of the slots with a group's limit that have changed since the last call so that the group should hear of
-        it: they have items and lack permits or the bucket, or they have fewer items in hand than before, and had more
+        it: they have items and no permits or bucket for any, or they have fewer items in hand than before, and had more
         than their permits. A slot is named once, until `grant` is called for it; what it lacks after that call is not
         named either, until it has been granted.
 
+        Parameters
+        ----------
+        tight : bool
+            Name also the slots that have items, and of which as many are in hand as they have permits, if that was so
+            at the last call with ``tight=True``, too. With each item that waits behind one in hand, it is so for a
+            moment.
+
         Notes
         -----
-        O(slots named). Safe from any thread.
+        O(slots named); with `tight` O(slots that were tight since the last such call). Safe from any thread.
         """
         cdef FairQueue fair = self.queue
         cdef list found = []
         cdef uint32_t index
+        cdef bint look = tight
         with cython.critical_section(fair):
             fair.told = False
+            if look:
+                limits_look_at_tight(&fair.limits, &fair.table)
             while True:
                 index = limits_take_short(&fair.limits)
                 if index == NO_PLACE:
@@ -158,7 +168,7 @@ cdef class Permits:
         """call_when_short($self, callback)
         --
 
-        Have a function without parameters called, in any thread, when `short` has something to say: once
+        Have a function without parameters called, in any thread, when `short()` has something to say: once
         until that is called. None: no more.
 
         Raises

@@ -131,8 +131,6 @@ class Holder:
         #: Names of which others wait for permits or for the bucket that are here.
         self._recalled: set[str] = set()
         self._recalled_buckets: set[str] = set()
-        #: Names that have permits here, and of which more are needed, or were for a moment.
-        self._more: set[str] = set()
         self._heard = -math.inf
         self._ask = self._message("ask")
 
@@ -321,23 +319,7 @@ class Holder:
             if one is None:
                 one = self._held[name] = _Held(slot, limit)
             one.slot, one.limit = slot, limit
-            use = self._set(name, one, now)
-            if one.allowed and (one.full_at is not None or not limit.interval):
-                self._more.add(name)
-            else:
-                self._want(name, one, use)
-
-    def want_more(self, now: float) -> None:
-        """Ask for more permits of slots that have some, and are still short of them.
-
-        A slot of which one message is in hand and another waits is short for a moment, with each message. The keeper is
-        asked if that lasts.
-        """
-        names, self._more = self._more, set()
-        for name in names:
-            one = self._held.get(name)
-            if one is not None:
-                self._want(name, one, self._set(name, one, now))
+            self._want(name, one, self._set(name, one, now))
 
     def ask_again(self) -> None:
         """Ask a new keeper for what is short."""

@@ -27,8 +27,8 @@ LOOK = 0.05
 #: Seconds between two messages that ask the keeper, and between its answers, at least: while there is much to do, one
 #: message is for many slots.
 ASK_PAUSE, ANSWER_PAUSE = 0.03, 0.02
-#: Seconds between two looks whether slots that have permits need more.
-MORE = 0.1
+#: Seconds between two looks at slots that have permits and may need more: one that does at two of them asks.
+LOOK_AT_TIGHT = 0.1
 #: Longest time for which a message waits for a keeper, in seconds; older ones are dropped.
 OLDEST = 2.0
 
@@ -69,7 +69,7 @@ class Member:
         #: What this process keeps for the group; None: it is not the keeper.
         self.keeper: Keeper | None = None
         self._group, self._fair, self._permits, self._say, self._send = group, fair, permits, say, send
-        self._beat_at = self._sweep_at = self._ask_at = self._more_at = self._answer_at = 0.0
+        self._beat_at = self._sweep_at = self._ask_at = self._tight_at = self._answer_at = 0.0
         self._stepped = 0.0
         #: Whether slots are short that were not looked at yet.
         self._short = False
@@ -90,7 +90,7 @@ class Member:
 
     def wait(self, now: float) -> float:
         """Return the seconds until `step` has something to do although nothing is heard."""
-        due = min(self._beat_at, self._sweep_at, self._more_at) - now
+        due = min(self._beat_at, self._sweep_at, self._tight_at) - now
         if self.holder.contended():
             due = min(due, LOOK)
         if self._short or self.holder.has_to_ask():
@@ -102,12 +102,12 @@ class Member:
     def step(self, short: bool, now: float) -> None:
         """Do what is due; `short`: slots may be short of permits."""
         self._short |= short
-        if self._short and now >= self._ask_at:  # not before it can be said: each look lets the fair queue call again
+        tight = now >= self._tight_at
+        if tight:
+            self._tight_at = now + LOOK_AT_TIGHT
+        if tight or (self._short and now >= self._ask_at):  # each call of `short` lets the fair queue wake this again
             self._short = False
-            self.holder.short(self._permits.short(), now)
-        if now >= self._more_at:
-            self.holder.want_more(now)
-            self._more_at = now + MORE
+            self.holder.short(self._permits.short(tight), now)
         self.holder.give_way(now)
         if now >= self._sweep_at:
             self.holder.sweep(now)

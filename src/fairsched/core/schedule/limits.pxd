@@ -12,13 +12,16 @@ limits_take together with each pop, without Python code in between, and limits_g
   another quantum. So within its limit its share follows its quantum, the limit gives it no credit, and between two
   turns of another slot it is granted at most one quantum, and finishes at most one turn. Debt is not paid meanwhile.
 * Removal. A transient slot is not idle while a message of it is in hand, or before its bucket is full: otherwise it
-  would return with a full bucket.
+  would return with a full bucket. Nor is it while it has permits or the bucket of a shared limit, which the owner takes
+  from it when it was not used for a while: otherwise it would ask again for each message that comes when it has none.
 * Priorities. The branches of a slot (branches.pxd) have no limit of their own: that of the slot holds for all together.
 * Blocked. A slot may be told to take no turns until a time.
 * Shared. The limit is one of a group of processes. The slot then has `permits` in place of the concurrency, and serves
-  at the rate only while the group's bucket is here. A new slot has neither. One that has messages and lacks either is
-  `short`: listed for the owner, once until the owner calls limits_permit, which asks the group for what is lacking
-  then. So is one from which permits were withdrawn (`permits` below what is in hand) when a message is given back.
+  at the rate only while the group's bucket is here. A new slot has neither. One that has messages and can serve none
+  before it gets a permit or the bucket is `short`: listed for the owner, once until the owner calls limits_permit,
+  which asks the group for what is lacking then. So is one from which permits were withdrawn (`permits` below what is in
+  hand) when a message is given back. A slot with as many messages in hand as permits is `tight`, for as long as one of
+  them is in hand perhaps: it is short if it is tight at two calls of limits_look_at_tight one after the other.
 
 Sources: Turner, "New Directions in Communications (or Which Way to the Information Age?)" (1986), the leaky bucket;
 ITU-T I.371, annex A, the generic cell rate algorithm, which needs one time per bucket. Thread safety: none; the caller
@@ -48,6 +51,11 @@ cdef extern from *:
 cdef enum:
     NO_PLACE = 0xFFFFFFFF  # not in the heap
 
+cdef enum Listed:
+    UNLISTED
+    TIGHT      # more permits may be needed
+    SHORT      # the owner has to look at it
+
 cdef struct Limit:
     int64_t concurrency  # most messages in hand; 0: no limit
     int64_t interval     # nanoseconds until a token comes back; 0: no rate
@@ -57,6 +65,7 @@ cdef struct Limit:
 cdef struct SlotLimit:
     Limit limit
     int64_t in_hand   # messages; counted where there is a concurrency
+    int64_t most      # messages in hand, now; NEVER without a concurrency; 0 if the bucket of a shared limit is elsewhere
     uint64_t count    # number of that count: another one for another slot, and when counting begins or ends
     int64_t full_at   # when its bucket will be full
     int64_t blocked   # until when it takes no turns, whatever its limit
@@ -65,14 +74,18 @@ cdef struct SlotLimit:
     int64_t permits   # most messages in hand of a shared limit, now
     bint has_bucket   # the bucket of a shared limit is here
     bint asked        # the owner knows that it is short, and has asked the group
-    bint listed       # among those that are short
+    Listed listed     # in which list it is
+    uint32_t spot     # in that list
+    bint tight_before  # at the last call of limits_look_at_tight
 
 cdef struct LimitTable:
     SlotLimit* of      # by index of the slot
     uint32_t* heap     # of those that have to be looked at in time: indices, the earliest first
     uint32_t* short_of  # those that the owner has to look at: indices
-    uint32_t shorts    # of them
-    uint32_t capacity  # of all three
+    uint32_t* tight_of  # those that may need more permits: indices
+    uint32_t shorts    # in the first of these lists
+    uint32_t tights    # in the second
+    uint32_t capacity  # of all four
     uint32_t timed     # in the heap
     uint64_t counts    # begun so far
     Limit usual        # of slots that are not told otherwise
@@ -83,8 +96,8 @@ cdef struct LimitTable:
 
 cdef inline void limits_init(LimitTable* l) noexcept nogil:
     l.of = NULL
-    l.heap = l.short_of = NULL
-    l.capacity = l.timed = l.shorts = 0
+    l.heap = l.short_of = l.tight_of = NULL
+    l.capacity = l.timed = l.shorts = l.tights = 0
     l.counts = 0
     l.usual.concurrency = l.usual.interval = l.usual.tolerance = 0
     l.usual.shared = False
@@ -95,6 +108,7 @@ cdef inline void limits_clear(LimitTable* l) noexcept nogil:
     free(l.of)
     free(l.heap)
     free(l.short_of)
+    free(l.tight_of)
     limits_init(l)
 
 cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogil:
@@ -117,6 +131,10 @@ cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogi
     if grown == NULL:
         return False
     l.short_of = <uint32_t*> grown
+    grown = realloc(l.tight_of, capacity * sizeof(uint32_t))
+    if grown == NULL:
+        return False
+    l.tight_of = <uint32_t*> grown
     memset(&l.of[l.capacity], 0, (capacity - l.capacity) * sizeof(SlotLimit))
     l.capacity = capacity
     return True
@@ -177,56 +195,85 @@ cdef inline int64_t limits_due(const LimitTable* l) noexcept nogil:
 
 # Shared limits ------------------------------------------------------------------------------------------------------
 
-cdef inline void limits_list(LimitTable* l, uint32_t index) noexcept nogil:
-    """Have the owner look at a slot."""
-    if not l.of[index].listed:
-        l.of[index].listed = True
+cdef inline void limits_unlist(LimitTable* l, uint32_t index) noexcept nogil:
+    """Take a slot out of the list in which it is."""
+    cdef SlotLimit* at = &l.of[index]
+    cdef uint32_t last
+    if at.listed == SHORT:
+        l.shorts -= 1
+        last = l.short_of[at.spot] = l.short_of[l.shorts]
+    elif at.listed == TIGHT:
+        l.tights -= 1
+        last = l.tight_of[at.spot] = l.tight_of[l.tights]
+    else:
+        return
+    l.of[last].spot = at.spot
+    at.listed = UNLISTED
+    at.tight_before = False
+
+cdef inline void limits_list(LimitTable* l, uint32_t index, Listed listed) noexcept nogil:
+    """Put a slot into a list, unless it is in that of those that are short."""
+    cdef SlotLimit* at = &l.of[index]
+    if at.listed == listed or at.listed == SHORT:
+        return
+    limits_unlist(l, index)
+    at.listed = listed
+    if listed == SHORT:
+        at.spot = l.shorts
         l.short_of[l.shorts] = index
         l.shorts += 1
+    else:
+        at.spot = l.tights
+        l.tight_of[l.tights] = index
+        l.tights += 1
+
+cdef inline void limits_count_most(SlotLimit* at) noexcept nogil:
+    """Note how many messages of a slot may be in hand: its limit, its permits or its bucket have changed."""
+    if at.limit.shared and at.limit.interval and not at.has_bucket:
+        at.most = 0
+    elif at.limit.concurrency == 0:
+        at.most = NEVER
+    else:
+        at.most = at.permits if at.limit.shared else at.limit.concurrency
 
 cdef inline bint limits_is_full(const SlotLimit* at) noexcept nogil:
     """Return whether a slot has as many messages in hand as it may."""
-    if at.limit.concurrency == 0:
-        return False
-    return at.in_hand >= (at.permits if at.limit.shared else at.limit.concurrency)
+    return at.in_hand >= at.most
 
-cdef inline bint limits_lacks(const SlotLimit* at) noexcept nogil:
-    """Return whether a slot with a shared limit could serve more if the group gave it more."""
-    if not at.limit.shared:
-        return False
-    return limits_is_full(at) or (at.limit.interval != 0 and not at.has_bucket)
-
-cdef inline bint limits_has_messages(const SlotTable* t, uint32_t index) noexcept nogil:
-    """Return whether a slot has messages, itself or in its branches."""
-    return t.slots[index].pushed != t.slots[index].served
+cdef inline bint limits_lacks(const SlotLimit* at, const Slot* slot) noexcept nogil:
+    """Return whether a slot with a shared limit could serve messages if it had more permits, or the bucket."""
+    return limits_is_full(at) and slot.pushed != slot.served
 
 cdef inline void limits_pushed(LimitTable* l, const SlotTable* t, uint32_t index) noexcept nogil:
-    """Note that a message was put into a slot, or is left in it: list the slot if it is short, and was not yet."""
-    if limits_lacks(&l.of[index]) and not l.of[index].asked and limits_has_messages(t, index):
-        limits_list(l, index)
+    """Note that a message was put into a slot, or is left in it: list the slot if it lacks anything."""
+    cdef SlotLimit* at = &l.of[index]
+    if at.limit.shared and not at.asked and limits_lacks(at, &t.slots[index]):
+        limits_list(l, index, TIGHT if at.most else SHORT)
+
+cdef inline void limits_look_at_tight(LimitTable* l, const SlotTable* t) noexcept nogil:
+    """List slots as short that are tight now and were at the last call. O(slots that were tight since then)."""
+    cdef uint32_t i = l.tights, index
+    cdef SlotLimit* at
+    while i:
+        i -= 1
+        index = l.tight_of[i]
+        at = &l.of[index]
+        if at.asked or not at.limit.shared or not limits_lacks(at, &t.slots[index]):
+            limits_unlist(l, index)
+        elif at.tight_before:
+            limits_list(l, index, SHORT)
+        else:
+            at.tight_before = True
 
 cdef inline uint32_t limits_take_short(LimitTable* l) noexcept nogil:
     """Take a slot, which may have been removed, from the list: the owner looks at it now. NO_PLACE if there is none."""
     cdef uint32_t index
     if l.shorts == 0:
         return NO_PLACE
-    l.shorts -= 1
-    index = l.short_of[l.shorts]
-    l.of[index].listed = False
+    index = l.short_of[l.shorts - 1]
+    limits_unlist(l, index)
     l.of[index].asked = True
     return index
-
-cdef inline void limits_unlist(LimitTable* l, uint32_t index) noexcept nogil:
-    """Take a slot out of the list. O(slots in the list)."""
-    cdef uint32_t i
-    if not l.of[index].listed:
-        return
-    l.of[index].listed = False
-    for i in range(l.shorts):
-        if l.short_of[i] == index:
-            l.shorts -= 1
-            l.short_of[i] = l.short_of[l.shorts]
-            return
 
 cdef inline void limits_add(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
     """Note a new slot without messages: nothing of it is in hand, and its bucket is full. Needs limits_reserve."""
@@ -238,6 +285,7 @@ cdef inline void limits_add(LimitTable* l, SlotTable* t, uint32_t index) noexcep
     at.place = NO_PLACE
     at.permits = 0
     at.has_bucket = at.asked = False
+    limits_count_most(at)
     if at.limit.shared:
         t.slots[index].flags |= AT_LIMIT
 
@@ -248,6 +296,7 @@ cdef inline void limits_exempt(LimitTable* l, uint32_t index) noexcept nogil:
     limits_count_anew(l, index)
     l.of[index].full_at = l.of[index].due = l.of[index].blocked = -NEVER
     l.of[index].place = NO_PLACE
+    l.of[index].most = NEVER
 
 # Leaving the active list, and coming back -----------------------------------------------------------------------------
 
@@ -321,7 +370,7 @@ cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexce
     """See whether a slot is at its limit, and when that may be otherwise."""
     cdef SlotLimit* at = &l.of[index]
     cdef Slot* slot = &t.slots[index]
-    cdef bint full = limits_is_full(at) or limits_lacks(at)
+    cdef bint full = limits_is_full(at)
     cdef int64_t due = max(at.blocked, at.full_at - at.limit.tolerance if at.full_at > l.now else -NEVER)
     cdef bint early = due > l.now
     if full or early:
@@ -329,7 +378,7 @@ cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexce
             limits_withhold(t, index)
     elif slot.flags & AT_LIMIT:
         limits_let_go(t, index)
-    if at.in_hand or at.full_at > l.now or at.blocked > l.now:
+    if at.in_hand | at.permits | at.has_bucket or at.full_at > l.now or at.blocked > l.now:
         slot.flags |= IN_USE
     else:
         slot.flags &= ~IN_USE
@@ -354,6 +403,7 @@ cdef inline void limits_set(LimitTable* l, SlotTable* t, uint32_t index, Limit l
         at.permits = 0
         at.has_bucket = at.asked = False
     at.limit = limit
+    limits_count_most(at)
     at.full_at = min(at.full_at, l.now + limit.tolerance + limit.interval)
     limits_look(l, t, index)
 
@@ -371,7 +421,8 @@ cdef inline void limits_permit(
     at.has_bucket = has_bucket
     if not has_bucket:
         at.full_at = -NEVER  # it fills elsewhere
-    at.asked = limits_lacks(at) and limits_has_messages(t, index)
+    limits_count_most(at)
+    at.asked = limits_lacks(at, &t.slots[index])
     limits_look(l, t, index)
 
 cdef inline void limits_block(LimitTable* l, SlotTable* t, uint32_t index, int64_t until) noexcept nogil:
@@ -401,7 +452,7 @@ cdef inline void limits_give_back(
     """Note that popped messages are in hand no more; unused: as though they had not been popped."""
     cdef SlotLimit* at = &l.of[index]
     if at.limit.shared and at.in_hand > at.permits:
-        limits_list(l, index)
+        limits_list(l, index, SHORT)
     at.in_hand -= min(count, at.in_hand)
     if unused and at.limit.interval and (at.has_bucket or not at.limit.shared):  # else the bucket is elsewhere
         at.full_at -= min(count * at.limit.interval, at.limit.tolerance + at.limit.interval)
