@@ -304,6 +304,17 @@ def test_a_waiting_thread_takes_a_message_when_the_throttle_ends() -> None:
     assert fair.get(timeout=30) == ("acme", 1)
 
 
+@pytest.mark.parametrize("seconds", [4e9, 1e300, float("inf")])
+def test_a_throttle_without_an_end_keeps_no_thread_from_going_on(seconds: float) -> None:
+    fair = FairQueue(default_quantum=1)
+    fair.put("acme", 1)
+    fair.throttle("acme", seconds)
+    with pytest.raises(queue.Empty):
+        fair.get(timeout=0.05)
+    fair.put("other", 1)
+    assert fair.get(timeout=30) == ("other", 1)
+
+
 def test_what_a_slot_lacks_after_a_permit_is_asked_for_by_the_caller() -> None:
     fair = filled()
     assert Permits(fair).short() == ["acme"]

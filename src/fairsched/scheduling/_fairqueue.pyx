@@ -1449,7 +1449,8 @@ cdef bint wait_for_turn(FairQueue q, Seat* seat, object deadline) except -1:
             return True
         q.watched_until = due
     until = due * 1e-9
-    while as_nanoseconds(until) < due:  # rounded down: then it would not be due yet
+    # Rounded down, it would not be due yet. What is due beyond the end of all clocks never is.
+    while as_nanoseconds(until) < due <= as_nanoseconds(INFINITY):
         until = nextafter(until, INFINITY)
     q.anticipating += awaiting
     try:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika.spec import Basic, BasicProperties
 
-from fairsched import Message, Retry
+from fairsched import Message, Retry, Throttled
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.consumer.batching.batches import MessageBatch
 from fairsched.consumer.handling.failures import FailurePolicy, call_async
@@ -365,3 +365,32 @@ def test_an_exception_of_which_nothing_can_be_asked_is_a_failure_like_any_other(
     assert all(message.settled for message in messages)
     assert len(consumer.errors) == 4
     assert "handler failed" in caplog.text
+
+
+class WithoutSeconds(Throttled):
+    def __init__(self) -> None:
+        pass
+
+
+class Odd(Throttled):
+    """`seconds` that the constructor of `Throttled` would refuse."""
+
+    def __init__(self, seconds: Any) -> None:
+        super().__init__(1)
+        self.seconds = seconds
+
+
+@pytest.mark.parametrize(
+    "error", [WithoutSeconds(), *map(Odd, [-1, float("nan"), float("inf"), "5", None, 1e9, True])], ids=repr
+)
+@pytest.mark.parametrize("many", [False, True])
+def test_a_throttle_without_a_time_is_an_ordinary_failure(error: Throttled, many: bool) -> None:
+    """It does not end the worker."""
+    failing = Failing("reject")
+    message = failing.message()
+    if many:
+        failing.policy.settle_many([message], error)
+    else:
+        message.fail(error)
+    assert failing.channel.settled == [(message.delivery_tag, REJECT)]
+    assert failing.errors == 1

@@ -88,8 +88,8 @@ class FailurePolicy:
 
     def settle(self, message: Message, error: Exception) -> None:
         """Settle a message as ``on_error`` or ``retry`` says; log the failure once, without the body."""
-        if _is_throttled(error, message):
-            self._give_up_for_now(message, error)
+        if (seconds := _throttled_for(error, message)) is not None:
+            self._give_up_for_now(message, error, seconds)
             return
         self._counters.add("errors")
         retries = self._retries if self._retries is not None and self._retries.covers(message.queue) else None
@@ -157,20 +157,20 @@ class FailurePolicy:
             settle_all_failed(messages, AckLedger.REQUEUE)
             raise
 
-    def _give_up_for_now(self, message: Message, error: Exception) -> None:
+    def _give_up_for_now(self, message: Message, error: Exception, seconds: float) -> None:
         """Let the slot of a message take no turns for as long as its handler said, then return the message."""
-        assert isinstance(error, Throttled)
         _log.debug(
-            "message %d of queue %r returns: %s for %r", message.delivery_tag, message.queue, error, message.slot
-        )
+            "message %d of queue %r returns: %s for %r",
+            message.delivery_tag, message.queue, described(error), message.slot,
+        )  # fmt: skip
         try:
-            self._throttle(message.slot, error.seconds)  # first: the message may come again at once
+            self._throttle(message.slot, seconds)  # first: the message may come again at once
         finally:
             settle_failed(message, AckLedger.REQUEUE)
 
     def _is_alone(self, message: Message, error: Exception) -> bool:
         """Whether a message is not settled like the others of its batch."""
-        if _is_throttled(error, message):
+        if _throttled_for(error, message) is not None:
             return True
         if _cannot_decode(error, message):
             return True  # with the others it would come again and again
@@ -195,9 +195,15 @@ class FailurePolicy:
             self._pace.requeue(message)
 
 
-def _is_throttled(error: Exception, message: Message) -> bool:
+def _throttled_for(error: Exception, message: Message) -> float | None:
+    """Return for how many seconds a handler throttled the slot of its message; None: it failed otherwise."""
     # `isinstance` asks the object for its class, which may raise.
-    return issubclass(type(error), Throttled) and not message.in_stream
+    if not issubclass(type(error), Throttled) or message.in_stream:
+        return None
+    try:
+        return Throttled(error.seconds).seconds  # type: ignore[attr-defined]
+    except Exception:  # an attribute of a subclass may be anything, or missing: then the message just failed
+        return None
 
 
 def _cannot_decode(error: Exception, message: Message) -> bool:
