@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from fairsched.amqp._ackledger import AckLedger
 from fairsched.amqp.flag import Flag
 from fairsched.amqp.session import Session
+from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
 from fairsched.delivery._delivery import Message
 from fairsched.errors import ConfigurationError, ConnectionFailed, MessageReturned, PublishFailed, RequestRefused
@@ -118,6 +119,9 @@ class Sweep:
     ) -> None:
         self.urls = check_urls(url)
         self.queue = queue
+        for name in (queue, destination):
+            if isinstance(name, str) and not (name and is_short_string(name)):
+                raise ConfigurationError(f"a queue name has 1 to {LONGEST} bytes of text, got {name!r}")
         if destination == queue:
             raise ConfigurationError(f"messages of queue {queue!r} cannot be moved to itself")
         self._conditions = tuple(conditions)
