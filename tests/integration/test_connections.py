@@ -199,14 +199,14 @@ class TestChanges:
     def test_an_addition_whose_connection_is_refused(self, mortal: Node) -> None:
         names = [f"refused-{number}" for number in range(QUEUES + 2)]
         mortal.declare(*names)
-        mortal.control("set_vhost_limits", '{"max-connections": 1}')
+        mortal.order('rabbit_vhost_limit:set(<<"/">>, [{<<"max-connections">>, 1}], <<"test">>).')
         with Consumer(narrow(mortal.url), names[:QUEUES]) as consumer:
             for name in names[QUEUES:]:
                 with pytest.raises(ConnectionFailed, match="refused the connection"):
                     consumer.add_queue(name)
                 assert consumer.state.consuming == dict.fromkeys(names[:QUEUES], True)
                 assert consumer.state.connected
-            mortal.control("clear_vhost_limits")
+            mortal.order('rabbit_vhost_limit:clear(<<"/">>, <<"test">>).')
             consumer.add_queue(names[QUEUES])
             assert opened(consumer) == 2
 

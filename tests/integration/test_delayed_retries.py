@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import subprocess
 import sys
 import threading
@@ -226,9 +225,7 @@ def test_a_policy_that_overrules_it_is_noticed(broker: Node, caplog: pytest.LogC
     retry = Retry(4, backoff=2, jitter=False)
     queue = delaying(broker, retry)
     if delayed(broker):
-        broker.control(
-            "set_policy", queue.name, f"^{queue.name}$", '{"delayed-retry-type": "disabled", "delayed-retry-min": 1}'
-        )
+        broker.set_policy(queue.name, {"delayed-retry-type": "disabled", "delayed-retry-min": 1})
     broker.publish(queue.name, [b"x"], delivery_mode=2)
     times: list[float] = []
 
@@ -256,8 +253,7 @@ def test_a_policy_that_delays_returns_is_noticed(
     monkeypatch.setattr(late_returns, "LATE", 0.5)
     queue = new_queue("returned", arguments={"x-queue-type": "quorum", "x-delivery-limit": 1000})
     if delayed(broker):
-        definition = {"delayed-retry-type": kind, "delayed-retry-min": 700}
-        broker.control("set_policy", queue, f"^{queue}$", json.dumps(definition))
+        broker.set_policy(queue, {"delayed-retry-type": kind, "delayed-retry-min": 700})
     broker.publish(queue, [b"x"], delivery_mode=2)
     consumer = Consumer(broker.url, [queue], on_error="requeue")
     with consuming(consumer, fail):

@@ -374,7 +374,7 @@ def test_without_permission_a_lane_fails_its_messages_and_no_others(
 ) -> None:
     lanes = new_lanes()
     url = broker.add_user("poor", "poor")
-    broker.control("set_permissions", "poor", "nothing", ".*", ".*")
+    broker.permit("poor", "nothing")
     broker.declare(lanes.bucket_of("a"))
     other = next(name for name in "bcdefgh" if lanes.bucket_of(name) != lanes.bucket_of("a"))
     with Publisher(url, lanes=lanes) as publisher:

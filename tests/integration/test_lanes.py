@@ -478,10 +478,10 @@ def without_permission(broker: Broker, lanes: Lanes) -> Iterator[str]:
     """Yield the URL of a user who may use the buckets, and nothing else."""
     url = broker.add_user("buckets", "secret")
     try:
-        broker.control("set_permissions", "buckets", rf"^{lanes.name}\.bucket.*", ".*", ".*")  # type: ignore[attr-defined]
+        broker.permit("buckets", rf"^{lanes.name}\.bucket.*")  # type: ignore[attr-defined]
         yield url
     finally:
-        broker.control("delete_user", "buckets")  # type: ignore[attr-defined]
+        broker.delete_user("buckets")  # type: ignore[attr-defined]
 
 
 @pytest.mark.rabbitmq("users with permissions")
@@ -495,6 +495,6 @@ def test_without_permission_the_buckets_are_consumed(
         producer.fill(lanes.bucket_names[0], "a", 3)
         eventually(lambda: len(worker.handled) == 3)
         lane = producer.open_lane("a")
-        broker.control("set_permissions", "buckets", ".*", ".*", ".*")  # type: ignore[attr-defined]
+        broker.permit("buckets")  # type: ignore[attr-defined]
         eventually(lambda: worker.own == {lane}, 60)
         assert caplog.text.count(text) == 1

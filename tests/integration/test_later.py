@@ -233,7 +233,7 @@ def test_messages_for_lanes_go_to_the_bucket_of_their_tenant(broker: Broker) -> 
 def test_a_user_without_permission_is_told_which_suffices(broker: Node) -> None:
     broker.declare("orders-of-poor")
     url = broker.add_user("poor", "poor")
-    broker.control("set_permissions", "poor", "^$", "^amq\\.default$", "^$")
+    broker.permit("poor", "^$", "^amq\\.default$", "^$")
     with Publisher(url) as publisher:
         with pytest.raises(
             PublishFailed, match=r"403 .*configure, write and read '(.*)', and to write to .*"
@@ -241,7 +241,7 @@ def test_a_user_without_permission_is_told_which_suffices(broker: Node) -> None:
             publisher.publish(b"x", "orders-of-poor", delay=1)
         publisher.publish(b"y", "orders-of-poor").result(30)
         [names, default] = re.findall(r"'([^ ]*)'(?=, and to write| for the default)", str(raised.value))
-        broker.control("set_permissions", "poor", f"^{names}$", f"^({names}|{re.escape(default)})$", f"^{names}$")
+        broker.permit("poor", f"^{names}$", f"^({names}|{re.escape(default)})$", f"^{names}$")
         publisher.publish(b"z", "orders-of-poor", delay=1).result(30)
     assert [body for *_, body in collect(broker, "orders-of-poor", 2)] == [b"y", b"z"]
 

@@ -94,21 +94,20 @@ def test_several_pages(node: ManagedNode, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_another_virtual_host(node: ManagedNode) -> None:
-    node.control("add_vhost", "other/host")
-    node.control("set_permissions", "-p", "other/host", "guest", ".*", ".*", ".*")
+    node.add_host("other/host")
     node.declare("here")
     try:
         assert QueuePattern(".", node.management, vhost="other/host").names([node.url]) == []
         assert QueuePattern(".", node.management).names([node.url.replace("%2F", "other%2Fhost")]) == []
     finally:
-        node.control("delete_vhost", "other/host")
+        node.delete_host("other/host")
     with pytest.raises(ConnectionFailed, match=r"HTTP status 404 .*the virtual host must exist"):
         QueuePattern(".", node.management, vhost="other/host").names([node.url])
 
 
 def test_a_user_of_its_own(node: ManagedNode) -> None:
     node.add_user("lister", "s3cret@/:")
-    node.control("set_user_tags", "lister", "management")
+    node.order('rabbit_auth_backend_internal:set_tags(<<"lister">>, [management], <<"test">>).')
     node.declare("here")
     good = node.management.replace("://", "://lister:s3cret%40%2F%3A@")
     assert QueuePattern(".", good).names([node.url]) == ["here"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pika
 import pytest
-from support.rabbitmq import Node
+from support.rabbitmq import Node, binary
 from support.relaying import by_tenant, firsts, publish, running, taken_by_lane
 from support.waiting import eventually
 
@@ -65,10 +66,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def quorum_host(broker: Node) -> Iterator[str]:
     """URL of a virtual host whose queues are quorum queues unless they say otherwise."""
     name = f"host-{next(_numbers)}"
-    broker.control("add_vhost", name, "--default-queue-type", "quorum")
-    broker.control("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+    broker.add_host(name, "quorum")
     yield broker.url.replace("%2F", name)
-    broker.control("delete_vhost", name)
+    broker.delete_host(name)
 
 
 def flood(url: str, lanes: Lanes, tenant: str, count: int) -> set[bytes]:
@@ -83,8 +83,11 @@ def flood(url: str, lanes: Lanes, tenant: str, count: int) -> set[bytes]:
 def types(broker: Node, url: str) -> dict[str, str]:
     """Return the type of each queue of a virtual host."""
     name = pika.URLParameters(url).virtual_host
-    listed = broker.control("list_queues", "-p", name, "--no-table-headers", "name", "type").splitlines()
-    return dict(line.split("\t") for line in listed)
+    listed = broker.evaluate(
+        "[{binary_to_list(Name), Type} || [{name, {resource, _, queue, Name}}, {type, Type}]"
+        f" <- rabbit_amqqueue:info_all({binary(name)}, [name, type])]."
+    )
+    return dict(re.findall(r'\{"(.+?)",\s*\w*?(classic|quorum|stream)', listed))
 
 
 def test_an_own_lane_is_found_after_a_restart_and_stays(broker: Node, impatient: None) -> None:

@@ -319,15 +319,14 @@ def test_a_queue_of_that_name_with_other_arguments_is_refused(broker: Node, new_
 def test_a_user_that_may_not_declare_is_told_at_the_start(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("retry")
     user = f"{queue}-user"
-    broker.control("add_user", user, "secret")
-    broker.control("set_permissions", user, "nothing", ".*", ".*")
-    url = broker.url.replace("guest:guest", f"{user}:secret")
+    url = broker.add_user(user, "secret")
+    broker.permit(user, "nothing")
     with pytest.raises(ConfigurationError, match=r"needs to declare.*access to queue.*refused for user") as caught:
         Consumer(url, [queue], retry=Retry()).run(fail)
     assert "secret" not in str(caught.value)
     # What the page says is enough.
     own = rf"{queue}\.(retry\..*|dead-letter)"
-    broker.control("set_permissions", user, f"^{own}$", r"^amq\.default$", f"^({queue}|{own})$")
+    broker.permit(user, f"^{own}$", r"^amq\.default$", f"^({queue}|{own})$")
     broker.publish(queue, numbered(3))
     consumer = Consumer(url, [queue], retry=Retry(2, backoff=0.01))
     with consuming(consumer, fail):

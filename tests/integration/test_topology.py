@@ -152,7 +152,8 @@ def test_a_stream_is_read_from_an_offset(broker: Node, new_queue: Declare) -> No
 def test_the_broker_shows_the_name_of_the_connection(broker: Node, new_queue: Declare) -> None:
     name = new_queue("topology")
     with Consumer(broker.url, [name], connection_name="worker-7"):
-        assert "worker-7" in broker.control("list_connections", "client_properties")
+        listed = "rabbit_networking:connection_info_all([client_properties])"
+        assert "worker-7" in broker.evaluate(f'lists:flatten(io_lib:format("~0p", [{listed}])).')
 
 
 def test_each_queue_has_its_own_way_of_failing(broker: Node, new_queue: Declare) -> None:

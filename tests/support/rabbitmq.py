@@ -93,6 +93,11 @@ FORWARD_SOON = "-rabbit dead_letter_worker_publisher_confirm_timeout 10000"
 SYNC = "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()]."
 
 
+def binary(text: str) -> str:
+    """Return text as a binary in Erlang."""
+    return f"<<{json.dumps(text)}>>"
+
+
 def numbered(count: int) -> list[bytes]:
     """Return bodies that differ."""
     return [b"%d" % number for number in range(count)]
@@ -428,8 +433,8 @@ class Node(Broker):
 
     def restart_cleanly(self) -> None:
         """Have the broker close everything, and start again over the same data."""
-        self.control("stop_app")
-        self.control("start_app")
+        self.order("rabbit:stop().")
+        self.order("rabbit:start().")
         eventually(self._answers, BOOT_TIMEOUT, "RabbitMQ starts again")
 
     def close_connections(self) -> None:
@@ -443,9 +448,34 @@ class Node(Broker):
         self.control("set_vm_memory_high_watermark", "0.6")
 
     def add_user(self, name: str, password: str) -> str:
-        self.control("add_user", name, password)
-        self.control("set_permissions", name, ".*", ".*", ".*")
+        # Another test of this process may have left a user of that name, with another password.
+        self.delete_user(name)
+        self.order(f'rabbit_auth_backend_internal:add_user({binary(name)}, {binary(password)}, <<"test">>).')
+        self.permit(name)
         return self.url_of(name, password)
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user, if there is one."""
+        self.evaluate(f'catch rabbit_auth_backend_internal:delete_user({binary(name)}, <<"test">>).')
+
+    def permit(self, user: str, configure: str = ".*", write: str = ".*", read: str = ".*", *, host: str = "/") -> None:
+        """Set what a user may do in a virtual host, by the patterns of names."""
+        names = ", ".join(map(binary, (user, host, configure, write, read)))
+        self.order(f'rabbit_auth_backend_internal:set_permissions({names}, <<"test">>).')
+
+    def add_host(self, name: str, queue_type: str | None = None) -> None:
+        """Add a virtual host that guests may use, with a default type of queues."""
+        metadata = "" if queue_type is None else f"default_queue_type => {binary(queue_type)}"
+        self.order(f'rabbit_vhost:add({binary(name)}, #{{{metadata}}}, <<"test">>).')
+        self.permit("guest", host=name)
+
+    def delete_host(self, name: str) -> None:
+        self.order(f'rabbit_vhost:delete({binary(name)}, <<"test">>).')
+
+    def set_policy(self, queue: str, definition: dict[str, Any]) -> None:
+        """Set a policy for one queue."""
+        names = ", ".join(map(binary, ("/", queue, f"^{queue}$", json.dumps(definition))))
+        self.order(f'rabbit_policy:parse_set({names}, <<"0">>, <<"all">>, <<"test">>).')
 
     def close(self) -> None:
         """End the broker and remove its files."""
@@ -457,7 +487,7 @@ class Node(Broker):
         program = self._program("rabbitmqctl")
         done = subprocess.run(
             [program, "--quiet", "-n", self.name, *arguments], env=self.environment, capture_output=True, text=True,
-            timeout=60, check=True,
+            timeout=BOOT_TIMEOUT, check=True,
         )  # fmt: skip
         return done.stdout
 
@@ -469,6 +499,11 @@ class Node(Broker):
         """Evaluate Erlang on this node; return its answer as Erlang prints it."""
         answer = self._evaluate(expression)
         return self.control("eval", expression) if answer is None else answer
+
+    def order(self, expression: str) -> None:
+        """Evaluate Erlang whose answer is to be ok."""
+        answer = self.evaluate(expression).strip()
+        assert answer in ("{ok, ok}", "ok"), f"{expression}: {answer}"
 
     def _evaluate(self, expression: str) -> str | None:
         """Evaluate Erlang on this node; None where rabbitmqctl would wait: while the node is busy, or starts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -45,9 +46,9 @@ def test_a_task_may_wait_for_its_rows_for_any_time(broker: Node, queues: Declare
 
     def received() -> int:
         """Octets that the broker has received from the task."""
-        lines = broker.control("list_connections", "--no-table-headers", "recv_oct", "timeout").splitlines()
-        [found] = [int(octets) for octets, timeout in map(str.split, lines) if timeout == "1"]
-        return found
+        listed = broker.evaluate("rabbit_networking:connection_info_all([recv_oct, timeout]).")
+        [found] = re.findall(r"\{recv_oct,\s*(\d+)\},\s*\{timeout,\s*1\}", listed)
+        return int(found)
 
     def slow() -> Iterator[pa.RecordBatch]:
         yield rows

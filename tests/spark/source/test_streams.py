@@ -237,7 +237,7 @@ def test_a_lost_connection_costs_no_row_and_repeats_none(
     for rows in streams.read_rows(source_options(options_of(broker, [name])), ["offset"], Range(name, 0, 200)):
         found += rows.column("offset").to_pylist()
         if len(found) in (40, 120):
-            broker.control("close_all_connections", "test")
+            broker.close_connections()
     assert found == list(range(200))
 
 

@@ -42,8 +42,8 @@ class Barrier:
     """One process on a node that waits for its queues."""
 
     def __init__(self, node: Node) -> None:
-        answer = node.control("eval", SERVE)
-        [port] = re.findall(r"\{port,(\d+)\}", answer)
+        answer = node.evaluate(SERVE)
+        [port] = re.findall(r"\{port,\s*(\d+)\}", answer)
         self.socket = socket.create_connection(("127.0.0.1", int(port)), PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
