@@ -153,7 +153,7 @@ def test_a_retry_is_one_attempt_however_often_its_handler_fails(
 def test_a_message_whose_copy_is_not_confirmed_stays_in_its_queue(mortal: Broker) -> None:
     """Copies wait for the end of an alarm, and then the broker is gone: the originals are still there."""
     mortal.declare("q")
-    mortal.publish("q", numbered(MESSAGES), delivery_mode=2, commit=True)
+    mortal.publish("q", numbered(MESSAGES), delivery_mode=2)
     consumer = Consumer(mortal.url, ["q"], retry=Retry(3, backoff=60), shutdown_timeout=2)
 
     def handler(message: Any) -> None:

@@ -25,7 +25,7 @@ def lane(request: pytest.FixtureRequest, broker: Broker) -> Iterator[Queue]:
     queue = Queue(f"whole-{next(_numbers)}", prefetch=10, durable=True, arguments=arguments)
     with broker.connect() as channel:
         channel.queue_declare(queue.name, durable=True, arguments=arguments)
-    broker.publish(queue.name, numbered(COUNT), commit=True)
+    broker.publish(queue.name, numbered(COUNT))
     yield queue
     broker.delete(queue.name)
 

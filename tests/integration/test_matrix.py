@@ -242,7 +242,7 @@ def play_all(broker: Broker, fault: str) -> dict[tuple[str, str], Cell | BaseExc
     queues = {cell: f"matrix-{fault}-{'-'.join(cell)}" for cell in CELLS}
     broker.declare(*queues.values())
     for queue in queues.values():
-        broker.publish(queue, numbered(MESSAGES), commit=True, delivery_mode=2)
+        broker.publish(queue, numbered(MESSAGES), delivery_mode=2)
     with ThreadPoolExecutor(len(CELLS)) as pool:
         cells = {names: Cell(broker, queue, *names, together) for names, queue in queues.items()}
         futures = {names: pool.submit(cell.play, FAULTS[fault][0]) for names, cell in cells.items()}

@@ -29,7 +29,7 @@ def limited(broker: Node, new_queue: Callable[..., str]) -> tuple[str, str]:
         "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
     }  # fmt: skip
     queue = new_queue("limited", arguments=arguments)
-    broker.publish(queue, [b"one"], commit=True, delivery_mode=2)
+    broker.publish(queue, [b"one"], delivery_mode=2)
     return queue, dead
 
 
@@ -72,7 +72,7 @@ def test_a_consumer_that_is_cancelled_for_its_slowness_drops_what_it_holds(
     if broker.version < (4, 3):
         pytest.skip("only from RabbitMQ 4.3 on: before, the channel is closed")
     queue = new_queue("slow", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 1000})
-    broker.publish(queue, numbered(3), commit=True, delivery_mode=2)
+    broker.publish(queue, numbered(3), delivery_mode=2)
     consumer = Consumer(broker.url, [queue])
     handled: list[tuple[bytes, bool]] = []
 
@@ -138,7 +138,7 @@ def test_what_was_acked_right_before_the_end_does_not_come_again(
     """A quorum queue logs settlements later than its channel answers: the end has to wait for that."""
     for _ in range(ROUNDS):
         queue = new_queue("ending", arguments={"x-queue-type": "quorum"})
-        broker.publish(queue, numbered(MESSAGES), commit=True, delivery_mode=2)
+        broker.publish(queue, numbered(MESSAGES), delivery_mode=2)
         acked = {message.body for message in way(broker.url, queue, stopped)[1::2]}
         eventually(lambda queue=queue: broker.count(queue) >= MESSAGES // 2)
         left = set()
@@ -152,7 +152,7 @@ def test_a_removed_quorum_queue_keeps_no_message_that_was_acknowledged(
     broker: Node, new_queue: Callable[..., str]
 ) -> None:
     other, queue = new_queue(), new_queue(arguments={"x-queue-type": "quorum"})
-    broker.publish(queue, numbered(500), commit=True)
+    broker.publish(queue, numbered(500))
     with Consumer(broker.url, [other, queue], prefetch=600) as consumer:
         for _ in range(200):
             consumer.get(timeout=30).ack()

@@ -31,7 +31,7 @@ def test_no_message_is_lost_when_the_broker_is_killed_three_times(mortal: Node, 
     queues = ["killed-a", "killed-b"]
     mortal.declare(*queues)
     for queue in queues:
-        mortal.publish(queue, numbered(MESSAGES // 2), commit=True, delivery_mode=2)
+        mortal.publish(queue, numbered(MESSAGES // 2), delivery_mode=2)
     with Running(mortal.url, queues) as running:
         for part in (1, 2, 3):
             eventually(lambda part=part: len(running.processed) >= MESSAGES * part // 5, 60)

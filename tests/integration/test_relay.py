@@ -302,7 +302,6 @@ def test_a_restart_of_the_broker(mortal: Broker, how: str) -> None:
     lanes = Lanes("orders", key="header:tenant", buckets=4)
     mortal.declare("orders")
     messages = [(f"t{number % 50}", f"t{number % 50}:{number}".encode()) for number in range(20_000)]
-    mortal.publish("orders", [], commit=True)
     publish_durably(mortal, "orders", messages)
     relay = Relay(mortal.url, lanes)
     with running(relay):

@@ -335,7 +335,7 @@ def test_a_user_that_may_not_declare_is_told_at_the_start(broker: Node, new_queu
 
 def test_a_quorum_queue_retries(broker: Node, new_queue: Declare) -> None:
     queue = new_queue("retry", arguments={"x-queue-type": "quorum", "x-delivery-limit": 2})
-    broker.publish(queue, numbered(5), commit=True)
+    broker.publish(queue, numbered(5))
     consumer = Consumer(broker.url, [queue], retry=Retry(6, backoff=0.02))
     with consuming(consumer, fail):
         eventually(lambda: consumer.stats()["dead_lettered"] == 5)
@@ -463,7 +463,7 @@ def test_nothing_is_lost_with_the_broker(mortal: Node, caplog: pytest.LogCapture
     """Killed again and again while messages are retried, RabbitMQ has each of them in the end."""
     caplog.set_level(logging.CRITICAL)
     mortal.declare("retried")
-    mortal.publish("retried", numbered(300), commit=True, delivery_mode=2)
+    mortal.publish("retried", numbered(300), delivery_mode=2)
     consumer = Consumer(mortal.url, ["retried"], retry=Retry(4, backoff=(0.2, 1)))
     with consuming(consumer, fail):
         for part in (100, 300):

@@ -127,7 +127,7 @@ def test_a_broker_that_goes_away_and_comes_back(tmp_path: Path, mortal: Broker) 
     (tmp_path / "worker.py").write_text(WORKER.format(queue="lasting"))
     with running(tmp_path, mortal, "worker:app", "--metrics-port", str(port)):
         answered(port, lambda found: found["queues"][0]["handler_seconds"] is not None)
-        mortal.publish("lasting", [b"1"] * 30, commit=True, delivery_mode=2)
+        mortal.publish("lasting", [b"1"] * 30, delivery_mode=2)
         answered(port, lambda found: found["backlog"] == 30)
         mortal.restart()
         (tmp_path / "open").touch()

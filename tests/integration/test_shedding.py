@@ -70,7 +70,7 @@ def test_what_waits_too_long_goes_to_another_consumer(broker: Node, new_queue: D
         Running(broker.url, [queue], prefetch=51) as quick,
     ):
         in_company(queue, slow)
-        broker.publish(queue, numbered(count), commit=True)
+        broker.publish(queue, numbered(count))
         eventually(lambda: len(deliveries(slow, quick)) == count)
         eventually(lambda: slow.acked + quick.acked == count)
         stats = slow.consumer.stats()
@@ -109,7 +109,7 @@ def test_no_message_is_returned_more_often_than_its_budget(broker: Node, new_que
     counting(other)
     with one, other:
         in_company(queue, one, other)
-        broker.publish(queue, numbered(count), commit=True)
+        broker.publish(queue, numbered(count))
         eventually(lambda: one.acked + other.acked == count, 60)
         shed = one.consumer.stats()["shed"] + other.consumer.stats()["shed"]
     assert deliveries(one, other) == Counter(numbered(count))

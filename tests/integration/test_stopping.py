@@ -440,7 +440,7 @@ def test_a_quorum_queue_hears_of_what_was_handled_before_a_stop(broker: Node, ne
     """It forgets settlements that come last of hundreds, right before the end of the channel."""
     for _ in range(5):
         queue = new_queue("quorum", arguments={"x-queue-type": "quorum"})
-        broker.publish(queue, numbered(400), commit=True, delivery_mode=2)
+        broker.publish(queue, numbered(400), delivery_mode=2)
         handled: Counter[bytes] = Counter()
         consumer = Consumer(broker.url, [queue])
 

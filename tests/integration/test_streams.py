@@ -51,7 +51,7 @@ def fail(message: Any) -> None:
 @pytest.mark.parametrize("on_error", ["requeue", "reject", lambda message, _error: message.nack(), None])
 @pytest.mark.parametrize("known", [{"offset": "first"}, {"arguments": STREAM, "durable": True, "offset": 0}])
 def test_failures_are_acknowledged(broker: Node, stream: str, known: dict[str, Any], on_error: Any) -> None:
-    broker.publish(stream, numbered(COUNT), commit=False)
+    broker.publish(stream, numbered(COUNT))
     handled: list[bytes] = []
 
     def handle(message: Any) -> None:
@@ -79,7 +79,7 @@ def test_failures_are_acknowledged(broker: Node, stream: str, known: dict[str, A
 def test_what_is_buffered_at_a_stop_makes_no_trouble(
     broker: Node, stream: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.publish(stream, numbered(COUNT), commit=False)
+    broker.publish(stream, numbered(COUNT))
     consumer = Consumer(broker.url, [Queue(stream, prefetch=COUNT, offset="first")])
     with consumer:
         eventually(lambda: consumer.state.buffered == COUNT)
@@ -88,7 +88,7 @@ def test_what_is_buffered_at_a_stop_makes_no_trouble(
 
 
 def test_codel_lets_go_of_messages_of_a_stream(broker: Node, stream: str) -> None:
-    broker.publish(stream, numbered(400), commit=False)
+    broker.publish(stream, numbered(400))
     handled: list[bytes] = []
     law = CoDel(target=0.001, interval=0.002, when_alone=True, budget=1000)
     consumer = Consumer(broker.url, [Queue(stream, prefetch=100, offset="first")], codel=law)
@@ -117,16 +117,16 @@ def test_an_undeclared_stream_costs_one_connection(
 
     def learned() -> bool:
         nonlocal number
-        broker.publish(stream, [b"%d" % number], commit=False)
+        broker.publish(stream, [b"%d" % number])
         number += 1
         return consumer.stats()["reconnects"] == 1 and consumer.state.consuming[stream]
 
     def went_on() -> bool:
         if not learned():
             return False
-        broker.publish(stream, [b"last"], commit=False)
+        broker.publish(stream, [b"last"])
         eventually(lambda: b"last" in handled)
-        broker.publish(stream, [b"very last"], commit=False)
+        broker.publish(stream, [b"very last"])
         eventually(lambda: b"very last" in handled)
         return True
 
@@ -150,7 +150,7 @@ def test_retries_of_an_undeclared_stream_go_to_the_dead_letters(broker: Node, st
         nonlocal sent
         if not sent and consumer.state.consuming[stream]:
             sent = True
-            broker.publish(stream, numbered(COUNT), commit=False)
+            broker.publish(stream, numbered(COUNT))
         return consumer.stats()["dead_lettered"] == COUNT
 
     try:
@@ -180,7 +180,7 @@ def test_a_stream_that_was_replaced_by_another_queue_loses_nothing(broker: Node,
     def done() -> bool:
         nonlocal replaced
         if not replaced and not (consumer.stats()["reconnects"] == 1 and consumer.state.consuming[stream]):
-            broker.publish(stream, [b"of the stream"], commit=False)
+            broker.publish(stream, [b"of the stream"])
             return False
         if not replaced:
             broker.delete(stream)

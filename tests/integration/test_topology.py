@@ -143,7 +143,7 @@ def test_a_stream_is_read_from_an_offset(broker: Node, new_queue: Declare) -> No
     name = new_queue("stream")
     broker.delete(name)
     broker.declare(name, arguments={"x-queue-type": "stream"})
-    broker.publish(name, numbered(30), commit=False)
+    broker.publish(name, numbered(30))
     queue = Queue(name, durable=True, arguments={"x-queue-type": "stream"}, prefetch=10, offset=5)
     assert consume(Consumer(broker.url, [queue]), 25) == numbered(30)[5:]
 

@@ -27,7 +27,7 @@ def limited(broker: Node, new_queue: Declare) -> tuple[str, str]:
         "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead,
     }  # fmt: skip
     queue = new_queue("limited", arguments=arguments)
-    broker.publish(queue, numbered(300), commit=True, delivery_mode=2)
+    broker.publish(queue, numbered(300), delivery_mode=2)
     return queue, dead
 
 

@@ -57,7 +57,7 @@ def filled(broker: Node) -> Iterator[Node]:
     """A broker with the queues of the pages, 50 numbers in each, and one for what comes out."""
     broker.declare(*QUEUES, "orders-out")
     for queue in QUEUES:
-        broker.publish(queue, [b"%d" % number for number in range(50)], commit=True, delivery_mode=2)
+        broker.publish(queue, [b"%d" % number for number in range(50)], delivery_mode=2)
     yield broker
     broker.delete(*QUEUES, "orders-out")
 

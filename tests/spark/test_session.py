@@ -181,7 +181,7 @@ def test_a_query_outlives_its_broker(stage: str, spark: Any, mortal: Node, tmp_p
         eventually(lambda: len(rows.all) == 100, 60)
         # Between batches: the planner's connection is gone.
         mortal.restart()
-        mortal.publish(name, unique(name, 100, 100), commit=True, delivery_mode=2)
+        mortal.publish(name, unique(name, 100, 100), delivery_mode=2)
         # While consuming: the task's connection is gone, and with it what it has in its hands.
         eventually((tmp_path / "reached").exists, 60)
         mortal.restart()

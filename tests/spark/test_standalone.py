@@ -134,7 +134,7 @@ def job(launch: Any, cluster: Standalone, broker: Node, queues: Any, tmp_path: P
     [stream] = queues(1, arguments={"x-queue-type": "stream"})
     names = [stream, *queues(2)]
     for name in names[:2]:
-        broker.publish(name, unique(name, MESSAGES), commit=name != stream, delivery_mode=2)
+        broker.publish(name, unique(name, MESSAGES), delivery_mode=2)
     return Job(launch, cluster, broker, tmp_path, names)
 
 

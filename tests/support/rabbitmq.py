@@ -244,27 +244,23 @@ class Broker(ABC):
             for queue in queues:
                 channel.queue_delete(queue)
 
-    def publish(self, queue: str, bodies: Iterable[bytes], *, commit: bool = False, **properties: object) -> None:
-        """Fill a queue through the default exchange; fast, because nothing is flushed in between.
+    def publish(self, queue: str, bodies: Iterable[bytes], **properties: object) -> None:
+        """Fill a queue through the default exchange; return when all messages are in it, and persistent ones on disk.
 
-        A quorum queue needs a commit: a busy one forgets what comes last right before the end of the channel.
+        In transactions, since a busy quorum queue loses what is not confirmed when the channel ends.
         """
         settings = pika.BasicProperties(**properties)
         with self.connect() as channel:
-            if commit:
-                channel.tx_select()
-            raw = channel._impl
-            for number, body in enumerate(bodies):
-                raw.basic_publish("", queue, body, settings)
-                if number % 500 == 499:
-                    channel.connection.process_data_events(0)
-                if commit and number % TRANSACTION == TRANSACTION - 1:
-                    channel.tx_commit()
-            if commit:
-                # Comes back when persistent messages are on the disk.
-                channel.tx_commit()
-            # A synchronous call comes back only after the broker has taken everything before it.
             channel.queue_declare(queue, passive=True)
+            channel.tx_select()
+            raw = channel._impl
+            for number, body in enumerate(bodies, 1):
+                raw.basic_publish("", queue, body, settings)
+                if number % 500 == 0:
+                    channel.connection.process_data_events(0)
+                if number % TRANSACTION == 0:
+                    channel.tx_commit()
+            channel.tx_commit()
 
     def count(self, queue: str) -> int:
         """Messages that are ready in a queue."""

@@ -363,7 +363,7 @@ def test_a_pipeline_can_read_streams(job: Any, broker: Node, tmp_path: Path) -> 
     broker.declare(name, arguments={"x-queue-type": "stream"})
     try:
         sent = int(time.time()) - 5
-        broker.publish(name, [b"%d" % i for i in range(100)], commit=True, timestamp=sent)
+        broker.publish(name, [b"%d" % i for i in range(100)], timestamp=sent)
         report = json.loads(finished(job, "--json", source=f'streams = ["{name}"]\nstartingOffsets = "earliest"'))
     finally:
         broker.delete(name)

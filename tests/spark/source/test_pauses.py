@@ -198,7 +198,7 @@ def prepare(node: Node, kind: str, name: str) -> None:
     else:
         node.declare(name)
     if kind:
-        node.publish(name, unique(name, MESSAGES), commit=True, delivery_mode=2)
+        node.publish(name, unique(name, MESSAGES), delivery_mode=2)
     if kind == "stream":
         broker = source_options({"url": node.url, "streams": name}).broker
         eventually(lambda: bounds(broker, [name], "last")[name] == MESSAGES)
@@ -280,7 +280,7 @@ def test_a_broker_that_stands_still_before_it_delivers(
     [name] = queues(1, arguments={"x-queue-type": "stream"} if stream else {})
     # So many that the broker has not sent them all, and of a stream none, when it has answered the consumer.
     sent = [b"%d" % number + b"x" * 1000 for number in range(12_000)]
-    broker.publish(name, sent, commit=True, delivery_mode=2)
+    broker.publish(name, sent, delivery_mode=2)
     options = {"pollTimeout": "200ms", "connectTimeout": "10s"}
     if stream:
         asked = source_options({"url": broker.url, "streams": name}).broker

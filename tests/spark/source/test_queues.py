@@ -118,7 +118,7 @@ def test_large_messages_of_a_quorum_queue_do_not_reach_its_delivery_limit(
     monkeypatch.setattr(partition, "SEGMENT_BYTES", 1_000_000)
     [name] = queues(1, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
     sent = [b"%d" % number + b"x" * 100_000 for number in range(60)]
-    broker.publish(name, sent, commit=True, delivery_mode=2)
+    broker.publish(name, sent, delivery_mode=2)
     one = driver([name])
     rows = one.read(one.plan())[0]
     assert bodies(rows) == sent
@@ -131,10 +131,10 @@ def test_available_now_reads_what_a_batch_had_no_bytes_for(
     names = queues(2)
     sent = {name: [b"%s-%d" % (name.encode(), number) + b"x" * 1000 for number in range(50)] for name in names}
     for name in names:
-        broker.publish(name, sent[name], commit=True, delivery_mode=2)
+        broker.publish(name, sent[name], delivery_mode=2)
     one = driver(names, maxBytesPerTrigger=20_000)
     one.reader.prepareForTriggerAvailableNow()
-    broker.publish(names[0], [b"late"], commit=True, delivery_mode=2)
+    broker.publish(names[0], [b"late"], delivery_mode=2)
     batches = list(one.batches())
     assert {body for rows in batches for body in bodies(rows)} == {body for name in names for body in sent[name]}
     assert all(sum(map(len, bodies(rows))) <= 24_000 for rows in batches)
@@ -267,7 +267,7 @@ def test_bytes_of_a_batch_are_bounded_by_default(
 
 def test_a_full_spool_loses_nothing(broker: Node, queues: DeclareAll, driver: Callable[..., Driver]) -> None:
     [name] = queues(1)
-    broker.publish(name, [b"%03d" % number + b"x" * 10_000 for number in range(50)], commit=True)
+    broker.publish(name, [b"%03d" % number + b"x" * 10_000 for number in range(50)])
     one = driver([name])
     end = one.plan()
     with no_larger_files(100_000), pytest.raises(SpoolNotWritable, match=r"spoolLocation .* free some space"):

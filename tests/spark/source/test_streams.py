@@ -36,7 +36,7 @@ def options_of(node: Node, streams: list[str], **more: object) -> dict[str, str]
 
 def published(node: Node, name: str, bodies: list[bytes], first: int = 0) -> None:
     """Publish to a stream and return when all is there: its writer runs behind the transaction."""
-    node.publish(name, bodies, commit=True)
+    node.publish(name, bodies)
     broker = source_options(options_of(node, [name])).broker
     eventually(lambda: bounds(broker, [name], "last")[name] >= first + len(bodies))
 
@@ -147,17 +147,17 @@ def test_what_retention_took_is_an_error_unless_it_may_be_lost(broker: Node, que
     one = StreamDriver(options_of(broker, names, startingOffsets="earliest", pollTimeout="500ms"))
     one.offset = one.plan()
     first = {**one.offset, "from": {names[0]: 0}, "streams": {names[0]: 100}}
-    broker.publish(names[0], [b"x" * 500] * 100, commit=True)
+    broker.publish(names[0], [b"x" * 500] * 100)
 
     def truncated() -> bool:
-        broker.publish(names[0], [b"x" * 500] * 50, commit=True)
+        broker.publish(names[0], [b"x" * 500] * 50)
         fresh = StreamDriver(options_of(broker, names, startingOffsets="earliest"))
         return bool(fresh.plan()["streams"][names[0]] > 20)
 
     eventually(truncated, 60, "retention removes a segment")
     # It may take the rest, too, and a loss shows only in a message that is there.
     before = bounds(one.options.broker, names, "last")[names[0]]
-    broker.publish(names[0], [b"x"], commit=True)
+    broker.publish(names[0], [b"x"])
     eventually(lambda: bounds(one.options.broker, names, "last")[names[0]] > before)
     with pytest.raises(StreamTruncated, match=f"offsets 0 to .* of stream '{names[0]}' are gone"):
         one.read(first)
@@ -178,7 +178,7 @@ def test_a_gap_is_crossed_at_once(broker: Node, queues: DeclareAll) -> None:
     assert one.offset["streams"] == {names[0]: 0}
 
     def truncated() -> bool:
-        broker.publish(names[0], [b"x" * 500] * 50, commit=True)
+        broker.publish(names[0], [b"x" * 500] * 50)
         return bounds(one.options.broker, names, "first")[names[0]] > 20
 
     eventually(truncated, 60, "retention removes a segment")
@@ -266,7 +266,7 @@ def test_offsets_that_are_no_messages_are_no_loss(speaking: Node) -> None:
     def stored() -> bool:
         nonlocal sent
         sent += 1
-        speaking.publish(name, [b"more"], commit=True)
+        speaking.publish(name, [b"more"])
         return bounds(options.broker, [name], "last")[name] == sent + 3
 
     eventually(stored)
@@ -296,10 +296,10 @@ def test_a_stream_that_retention_emptied_is_as_it_was(broker: Node, queues: Decl
     def emptied() -> bool:
         # A message larger than the bound begins a segment, and is taken with the one before it; a little later, and the
         # count of messages later still.
-        broker.publish(names[0], [b"x" * 40_000], commit=True)
+        broker.publish(names[0], [b"x" * 40_000])
         return any(empty() for _ in range(30))
 
-    broker.publish(names[0], [b"x" * 500] * 10, commit=True)
+    broker.publish(names[0], [b"x" * 500] * 10)
     eventually(lambda: bounds(one.options.broker, names, "last") == {names[0]: 10})
     one.offset = one.plan()
     eventually(emptied, 60, "retention takes all messages")

@@ -31,7 +31,7 @@ def unique(queue: str, count: int, first: int = 0) -> list[bytes]:
 def fill(node: Node, queues: list[str], count: int, **properties: Any) -> set[bytes]:
     """Publish messages to each queue and return their bodies."""
     for queue in queues:
-        node.publish(queue, unique(queue, count), commit=True, delivery_mode=2, **properties)
+        node.publish(queue, unique(queue, count), delivery_mode=2, **properties)
     return {body for queue in queues for body in unique(queue, count)}
 
 
