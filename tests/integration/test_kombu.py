@@ -392,3 +392,106 @@ def test_confirms_one_by_one(broker: Node, queue: str) -> None:
         publish(channel, queue, [{"n": number} for number in range(20)])
         assert ready(connection, queue)[0] == 20
         bound.delete()
+
+
+def batch_of(connection: kombu.Connection) -> kombu.Producer:
+    return kombu.Producer(connection.channel())
+
+
+def test_a_batch_is_confirmed_when_its_block_is_left(broker: Node, queue: str) -> None:
+    """By one write and few waits, in batches of at most 300; and other publishing on its channel is confirmed, too."""
+    with connected(broker, transport_options={"confirm_publish": True}) as connection:
+        producer = batch_of(connection)
+        bound = declare(producer.channel, queue)
+        producer.publish({"n": 0}, routing_key=queue, delivery_mode=1)
+        with producer.batch(max_size=300):
+            for number in range(1, 1000):
+                producer.publish({"n": number}, routing_key=queue, delivery_mode=1)
+            assert ready(connection, queue)[0] == 901
+        assert ready(connection, queue)[0] == 1000
+        producer.publish({"n": 1000}, routing_key=queue, delivery_mode=1)
+        with producer.batch():
+            producer.publish("x" * 300_000, routing_key=queue, delivery_mode=1)
+            producer.publish({"n": 1001}, routing_key=queue, delivery_mode=1, headers={"odd": 2**31})
+        assert [bound.get(no_ack=True).payload["n"] for _ in range(1001)] == list(range(1001))
+        assert len(bound.get(no_ack=True).payload) == 300_000
+        assert bound.get(no_ack=True).payload == {"n": 1001}
+        bound.delete()
+
+
+def test_a_batch_whose_block_fails_is_not_published(broker: Node, queue: str) -> None:
+    with connected(broker) as connection:
+        producer = batch_of(connection)
+        bound = declare(producer.channel, queue)
+        with pytest.raises(ZeroDivisionError), producer.batch():
+            producer.publish({"n": 0}, routing_key=queue)
+            raise ZeroDivisionError
+        assert ready(connection, queue)[0] == 0
+        bound.delete()
+
+
+def test_a_batch_that_was_refused_says_what(broker: Node, queue: str) -> None:
+    """The queue takes two messages and refuses others."""
+    with connected(broker) as connection:
+        channel = connection.channel()
+        bound = declare(channel, queue, queue_arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+        batch = channel.create_publish_batch(max_size=10)
+        for number in range(5):
+            batch.publish(amqp.Message(str(number)), routing_key=queue)
+        with pytest.raises(amqp.exceptions.MessageNacked) as caught:
+            batch.flush()
+        assert caught.value.__notes__ == ["3 of 5 messages of the batch are not confirmed"]
+        assert [message.body for message, _ in batch.unconfirmed] == ["2", "3", "4"]
+        bound.purge()
+        batch.publish(amqp.Message("5"), routing_key=queue)
+        batch.flush()
+        assert batch.unconfirmed == []
+        assert ready(connection, queue)[0] == 1
+        bound.delete()
+
+
+def test_a_batch_for_an_exchange_that_is_missing_fails(broker: Node, queue: str) -> None:
+    with connected(broker) as connection:
+        producer = batch_of(connection)
+        with pytest.raises(amqp.exceptions.NotFound) as caught, producer.batch():
+            producer.publish({"n": 1}, exchange="no-such-exchange", routing_key=queue)
+        assert caught.value.__notes__ == ["1 of 1 messages of the batch are not confirmed"]
+        bound = declare(producer.channel, queue)
+        with producer.batch():  # the channel was opened again
+            producer.publish({"n": 2}, routing_key=queue)
+        assert bound.get(no_ack=True).payload == {"n": 2}
+        bound.delete()
+
+
+def test_a_batch_that_was_returned_fails(broker: Node) -> None:
+    with connected(broker) as connection:
+        producer = batch_of(connection)
+        with pytest.raises(amqp.exceptions.ChannelError, match="NO_ROUTE"), producer.batch():
+            producer.publish({"n": 1}, routing_key="no-such-queue", mandatory=True)
+            producer.publish({"n": 2}, routing_key="no-such-queue")
+
+
+def test_a_batch_of_a_lost_connection_fails(mortal: Node, queue: str) -> None:
+    with connected(mortal) as connection:
+        channel = connection.channel()
+        declare(channel, queue)
+        batch = channel.create_publish_batch(max_size=10)
+        batch.publish(amqp.Message("1"), routing_key=queue)
+        mortal.kill()
+        with pytest.raises((OSError, amqp.exceptions.RecoverableConnectionError)):
+            batch.flush()
+        assert [message.body for message, _ in batch.unconfirmed] == ["1"]
+        connection.collect()
+
+
+def test_urls() -> None:
+    for url, options, expected in [
+        ("amqp://me:pw@host:5/v", {"transport": OURS}, "amqp://me:**@host:5/v"),
+        ("fairsched://me:pw@host:5/v", {}, "fairsched://me:**@host:5/v"),
+        ("fairscheds://me:pw@host:5/v", {}, "fairscheds://me:**@host:5/v"),
+    ]:
+        connection = kombu.Connection(url, **options)
+        assert connection.as_uri() == expected
+        assert connection.transport.driver_type == "amqp"
+        assert connection.transport.driver_name == "fairsched"
+        assert bool(connection.ssl) == url.startswith("fairscheds:")

@@ -409,6 +409,22 @@ def test_workers_of_other_frameworks(broker: Node, tmp_path: Path, framework: st
             assert process.wait(60) == 0, (tmp_path / "log").read_text()
 
 
+# kombu.md -------------------------------------------------------------------------------------------------------------
+
+
+def test_kombu(broker: Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first blocks exchange a message, the others publish batches."""
+    codes = [code.replace("amqp://localhost", broker.url) for code in blocks("kombu")]
+    broker.delete("orders")
+    names: dict[str, Any] = {}
+    for code in codes:
+        exec(code, names)
+    assert names["app"].connection_for_read().transport.driver_name == "fairsched"
+    assert capsys.readouterr().out == "{'order': 1}\n"
+    assert broker.count("orders") == 2001
+    broker.delete("orders")
+
+
 # migrate-from-pika.md -------------------------------------------------------------------------------------------------
 
 

@@ -8,13 +8,14 @@ In this file, in this order:
 
 All that is not in this file is py-amqp's: the link gives it every frame that is no delivery, and writes its frames.
 
-A settlement waits for others while more octets are here to be handled, so that many share a frame and a write. It
-leaves before any other frame of its channel, before the thread waits for the socket, when a quarter of the channel's
-window waits, and otherwise by the timer of `kombu_timer.py`.
+A settlement waits for others, so that many share a frame and a write. It leaves with the next frame of the connection,
+before a thread waits for the socket, when a quarter of the channel's window waits, and otherwise by the timer of
+`kombu_timer.py`.
 
 Threads. The GIL, or on free-threaded builds a critical section of the object, protects the octets read and the ledgers;
 Python code runs between two such stretches, never within one. The lock of the link, taken before, protects what is
-written: a thread may wait there for the socket.
+written: a thread may wait there for the socket. While a thread writes, a destructor or a signal handler may have it
+write again: that is put aside until the first write is complete.
 """
 
 cimport cython
@@ -31,6 +32,7 @@ from fairsched.core.amqp.ackledger cimport (
 from fairsched.core.amqp.contents cimport (
     CONTENT_HEAD, PROPERTY_CONTENT_ENCODING, PROPERTY_HEADERS, Content, Properties, contents_find, contents_text,
 )
+from fairsched.core.amqp.constants cimport FRAME_METHOD
 from fairsched.core.amqp.frames cimport (
     FOUND_WHOLE, FRAME_PART, FRAME_UNENDED, FRAME_WHOLE, Delivery as Span, FrameFound, FrameSpan, frames_find,
     frames_number, frames_span,
@@ -39,7 +41,10 @@ from fairsched.core.amqp.octets cimport (
     SHORT_MAX, Bytes, Text, bytes_add, bytes_append, bytes_clear, bytes_init, bytes_room, bytes_size, bytes_take,
     text_is,
 )
-from fairsched.core.amqp.publish cimport publish_encode, publish_size
+from fairsched.core.amqp.publish cimport (
+    Confirm, Window, confirm_find, publish_encode, publish_size, window_add, window_at, window_clear, window_confirmed,
+    window_init, window_settle,
+)
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
 from fairsched.core.amqp.sockets cimport RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send
 from fairsched.core.amqp.tables cimport FIELD_MISSING, Field, tables_find
@@ -60,6 +65,7 @@ cdef extern from *:
 cdef enum:
     RECEIVE_AT_ONCE = 1 << 16   # octets asked of the socket
     KEPT_ROOM = 1 << 20         # a larger buffer for writing is freed when it is empty
+    WRITE_AT_ONCE = 1 << 16     # octets of messages that are written together
     MOST_WAITING = 512          # settlements that wait in a channel without a window
     WINDOW_PART = 4             # they leave when they are this part of the window
 
@@ -168,8 +174,13 @@ cdef str short_text(const uint8_t* at):
     return PyUnicode_DecodeUTF8(<const char*> at + 1, at[0], "surrogatepass")
 
 
-#: basic.deliver for py-amqp.
+#: Methods as py-amqp names them.
 cdef tuple DELIVER = (60, 60)
+cdef tuple ACK = (60, 80)
+cdef tuple NACK = (60, 120)
+
+#: The first position in a window of messages: those before it belong to messages that nobody waits for.
+cdef uint64_t FIRST_POSITION = 1 << 40
 
 
 # One channel ----------------------------------------------------------------------------------------------------------
@@ -210,12 +221,18 @@ cdef class Settlements:
     cdef int64_t waiting
     cdef dict no_acks         # by consumer tag, whether its messages need no acknowledgement
     cdef list gets            # of calls of basic.get that were not answered, whether they need none
+    cdef Window unconfirmed   # messages of a batch; their tokens are their indices and 1
+    cdef uint64_t published   # messages since the channel confirms
+    cdef readonly bint confirms   # the channel is in confirm mode
+    cdef list refused         # indices of messages of a batch
     cdef bytes last_octets    # of the consumer tag that was delivered to last
     cdef str last_tag
 
     def __cinit__(self):
         ackledger_init(&self.ledger)
+        window_init(&self.unconfirmed)
         self.closed = True
+        self.refused = []
 
     def __init__(self, Link link not None, channel not None, uint32_t number, make not None):
         self.link = link
@@ -231,6 +248,7 @@ cdef class Settlements:
 
     def __dealloc__(self):
         ackledger_clear(&self.ledger)
+        window_clear(&self.unconfirmed)
 
     @property
     def pending(self):
@@ -353,6 +371,99 @@ cdef class Settlements:
         if self.link is not None and self.link.channels.get(self.number) is self:
             del self.link.channels[self.number]
 
+    # Confirms ---------------------------------------------------------------------------------------------------------
+
+    def select(self):
+        """select($self)
+        --
+
+        Note that the channel is in confirm mode: the broker numbers messages from now on.
+        """
+        self.confirms = True
+
+    def post(self, int64_t index=-1):
+        """post($self, index=-1)
+        --
+
+        Note that a message was published; `index` is its index in a batch.
+        """
+        cdef Window* w = &self.unconfirmed
+        cdef bint added = True
+        if not self.confirms:
+            return
+        with cython.critical_section(self):
+            self.published += 1
+            if index >= 0 or w.outstanding:
+                if w.outstanding == 0:
+                    window_clear(w)
+                    w.base = w.sent = w.high = FIRST_POSITION
+                    w.before = w.high - self.published
+                added = window_add(w, <void*> <size_t> (max(index, <int64_t> 0) + 1), 0)
+                w.sent = w.high
+                if added and index < 0:
+                    window_settle(w, w.high - 1)
+        if not added:
+            raise MemoryError()
+
+    @property
+    def outstanding(self):
+        """Number of messages of a batch that were not confirmed."""
+        return self.unconfirmed.outstanding
+
+    @property
+    def refusals(self):
+        """Indices of the messages of a batch that the broker refused."""
+        return self.refused
+
+    def confirm(self, uint64_t tag, bint multiple, bint refused):
+        """confirm($self, tag, multiple, refused)
+        --
+
+        Note a confirm of the broker.
+        """
+        cdef Confirm c = Confirm(tag, multiple, refused)
+        self.settle_confirm(&c)
+
+    cdef bint settle_confirm(self, const Confirm* c) except -1:
+        cdef uint64_t position, first = 0, end
+        cdef void* token
+        with cython.critical_section(self):
+            end = window_confirmed(&self.unconfirmed, c, &first)
+            for position in range(first, end):
+                token = window_settle(&self.unconfirmed, position)
+                if token != NULL and c.refused:
+                    self.refused.append(<size_t> token - 1)
+        return True
+
+    cdef bint awaits(self) except -1:
+        """Whether confirms are counted here, and nobody else is told of them."""
+        if self.unconfirmed.outstanding == 0 or self.channel.is_closing:
+            return False
+        if self.pending_calls and (ACK in self.pending_calls or NACK in self.pending_calls):
+            return False
+        events = self.channel.events
+        return not events.get("basic_ack") and not events.get("basic_nack")
+
+    def end_batch(self):
+        """end_batch($self)
+        --
+
+        Return the indices of the messages that were not confirmed, or refused, and wait for them no more.
+        """
+        cdef Window* w = &self.unconfirmed
+        cdef uint64_t position
+        cdef list left = self.refused
+        self.refused = []
+        with cython.critical_section(self):
+            for position in range(w.base, w.high):
+                if window_at(w, position).token != NULL:
+                    left.append(<size_t> window_at(w, position).token - 1)
+            window_clear(w)
+        left.sort()
+        return left
+
+    # Writing ----------------------------------------------------------------------------------------------------------
+
     cdef bint write(self, Bytes* out) except -1:
         """Append the frames of all that was settled and not sent."""
         cdef Frame* frames
@@ -442,6 +553,8 @@ cdef class Link:
     cdef uint32_t last_number
     cdef Settlements last
     cdef list waiting         # Settlements with something to send
+    cdef list later           # frames of py-amqp's to be written after the one that is being written
+    cdef bint writing         # the thread that has the lock is writing
     cdef object __weakref__
 
     def __cinit__(self):
@@ -450,6 +563,7 @@ cdef class Link:
         self.fd = -1
         self.channels = {}
         self.waiting = []
+        self.later = []
         self.longest = 0x7FFFFFFF
         self.pid = current_pid()
 
@@ -548,6 +662,8 @@ cdef class Link:
                 found = frames_span(self.read.data + self.read.begin, bytes_size(&self.read), 0x7FFFFFFF, &f)
                 if found == FRAME_PART:
                     return False
+                if found == FRAME_WHOLE and self.take_confirm(&f):
+                    return True
                 if found == FRAME_WHOLE:
                     frame = (f.kind, f.channel, PyBytes_FromStringAndSize(<const char*> f.payload, f.size))
                     bytes_take(&self.read, f.whole)
@@ -556,6 +672,21 @@ cdef class Link:
                 return False
             if connection.on_inbound_frame(frame):
                 return True
+
+    cdef bint take_confirm(self, const FrameSpan* f) except -1:
+        """Take a confirm of a message of a batch."""
+        cdef Settlements settlements
+        cdef Confirm c
+        if f.kind != FRAME_METHOD or not confirm_find(
+            self.read.data + self.read.begin, bytes_size(&self.read), 0, f.channel, &c
+        ):
+            return False
+        settlements = self.channel_of(f.channel)
+        if settlements is None or not settlements.awaits():
+            return False
+        settlements.settle_confirm(&c)
+        bytes_take(&self.read, f.whole)
+        return True
 
     cdef Delivery next_delivery(self):
         """Take the next delivery that is whole, in one frame, and of a channel that takes it; or None."""
@@ -589,8 +720,8 @@ cdef class Link:
         return len(self.waiting) > 0 or bytes_size(&self.out) > 0
 
     cdef bint may_wait(self):
-        """Whether there are octets to handle, after which what waits is sent."""
-        return self.fd >= 0 and bytes_size(&self.read) > 0
+        """Whether the timer can send what waits."""
+        return self.fd >= 0
 
     cdef bint arm(self) except -1:
         self.armed = True
@@ -633,8 +764,20 @@ cdef class Link:
         if not self.has_waiting() or self.pid != current_pid():
             return
         with self.lock:
-            self.collect()
-            self.send(True)
+            self.send_all()
+
+    cdef bint send_all(self) except -1:
+        """Write what waits. The lock is held."""
+        if self.writing:
+            return True
+        self.writing = True
+        try:
+            while self.has_waiting():
+                self.collect()
+                self.send(True)
+        finally:
+            self.writing = False
+        return True
 
     def flush_soon(self):
         """flush_soon($self)
@@ -646,7 +789,7 @@ cdef class Link:
             self.armed = False
             return False
         with self.lock:
-            if self.fd >= 0:
+            if self.fd >= 0 and not self.writing:
                 self.collect()
                 self.send(False)
         return True
@@ -668,18 +811,31 @@ cdef class Link:
 
         Send all settlements that wait, then call `frame`, which writes a frame.
         """
-        if self.pid == current_pid():
-            with self.lock:
-                self.collect()
-                self.send(True)
-                return frame(*arguments)
-        return frame(*arguments)
+        if self.pid != current_pid():
+            frame(*arguments)
+            return
+        with self.lock:
+            self.later.append((frame, arguments))
+            if self.writing:
+                return
+            while self.later:
+                self.send_all()
+                frame, arguments = self.later.pop(0)
+                self.writing = True
+                try:
+                    frame(*arguments)
+                except BaseException:
+                    self.later.clear()
+                    raise
+                finally:
+                    self.writing = False
+            self.send_all()
 
-    def publish(self, uint32_t channel, message, exchange, routing_key, mandatory):
-        """publish($self, channel, message, exchange, routing_key, mandatory)
+    def publish(self, uint32_t channel, message, exchange, routing_key, mandatory, bint more=False):
+        """publish($self, channel, message, exchange, routing_key, mandatory, more=False)
         --
 
-        Publish a message; return False if py-amqp has to.
+        Publish a message; return False if py-amqp has to. With `more`, it may wait for others, until `flush`.
         """
         cdef Content c
         cdef Py_ssize_t size
@@ -716,14 +872,14 @@ cdef class Link:
             if CONTENT_HEAD + c.properties_size > self.longest:
                 return False
             with self.lock:
-                self.collect()
                 whole = publish_size(&c, self.longest)
                 to = bytes_room(&self.out, whole)
                 if to == NULL:
                     raise MemoryError()
                 publish_encode(&c, channel, self.longest, to)
                 bytes_add(&self.out, whole)
-                self.send(True)
+                if not more or bytes_size(&self.out) >= WRITE_AT_ONCE:
+                    self.send_all()
         finally:
             bytes_clear(&header)
         return True

@@ -11,14 +11,19 @@ from typing import Any
 import amqp
 from amqp import spec
 from amqp.exceptions import RecoverableConnectionError, UnexpectedFrame
+from amqp.transport import SSLTransport as TLS
+from amqp.transport import TCPTransport as TCP
+from kombu.connection import resolve_aliases
 from kombu.message import ACK_STATES
-from kombu.transport import pyamqp
+from kombu.transport import TRANSPORT_ALIASES, pyamqp
 from vine import promise
 
+from fairsched import __version__
 from fairsched.integrations._kombulink import Delivery, Link, Settlements
+from fairsched.integrations.kombu_batch import PublishBatch
 from fairsched.integrations.kombu_timer import TIMER
 
-__all__ = ["Channel", "Connection", "Message", "Transport"]
+__all__ = ["Channel", "Connection", "Message", "SSLTransport", "Transport"]
 
 #: Most messages that are handled in one turn of an event loop.
 TURN = 100
@@ -28,9 +33,9 @@ _TAG = Struct(">Q")
 _new = object.__new__
 
 
-def _sent() -> promise:
+def _sent() -> Any:
     """Return what py-amqp returns for a method that was sent."""
-    done = promise()
+    done: Any = promise()
     done()
     return done
 
@@ -51,7 +56,7 @@ class Delivered(amqp.Message):  # type: ignore[misc]  # py-amqp has no types
         return value
 
 
-_DELIVERED = {
+_DELIVERED: dict[str, Any] = {
     "properties": Delivery.properties,
     "body": Delivery.body,
     "delivery_info": Delivery.delivery_info,
@@ -144,7 +149,7 @@ class Message(pyamqp.Message):  # type: ignore[misc]  # kombu has no types
             )
 
 
-_MESSAGE = {
+_MESSAGE: dict[str, Any] = {
     "properties": lambda raw: raw.properties,
     "body": lambda raw: raw.body,
     "delivery_info": lambda raw: raw.delivery_info,
@@ -159,10 +164,13 @@ class Channel(pyamqp.Channel):  # type: ignore[misc]
     """A channel of py-amqp's whose deliveries, acknowledgements and publishing are compiled."""
 
     Message = Message
-    _settlements: Settlements | None = None
+    #: None: the connection has no link, and all is py-amqp's.
+    _settlements: Any = None
 
     def _on_open_ok(self) -> None:
-        self._settlements = Settlements(self.connection._link, self, self.channel_id, self._delivered)
+        link = self.connection._link
+        if link is not None:
+            self._settlements = Settlements(link, self, self.channel_id, self._delivered)
         super()._on_open_ok()
 
     def _do_revive(self) -> None:
@@ -269,6 +277,51 @@ class Channel(pyamqp.Channel):  # type: ignore[misc]
 
     # Publishing -------------------------------------------------------------------------------------------------------
 
+    def confirm_select(self, nowait: bool = False) -> Any:
+        """Have the broker confirm what is published."""
+        answer = super().confirm_select(nowait)
+        if self._settlements is not None:
+            self._settlements.select()
+        return answer
+
+    def _confirming(self) -> Any:
+        """Return what counts confirms; from now on the broker sends them."""
+        if self.connection is None:
+            raise RecoverableConnectionError("basic_publish: connection closed")
+        if not self._settlements.confirms:
+            self._confirm_selected = True
+            self.confirm_select()
+        return self._settlements
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return a batch, for ``Producer.batch()``: its messages are confirmed together."""
+        return PublishBatch(self, max_size)
+
+    @property
+    def supports_batch_publish(self) -> bool:
+        """Whether batches are confirmed together, or each message is published at once."""
+        return self._settlements is not None
+
+    def _on_basic_ack(self, delivery_tag: int, multiple: bool) -> None:
+        if self._settlements is not None:
+            self._settlements.confirm(delivery_tag, multiple, False)
+        super()._on_basic_ack(delivery_tag, multiple)
+
+    def _on_basic_nack(self, delivery_tag: int, multiple: bool) -> None:
+        if self._settlements is not None:
+            self._settlements.confirm(delivery_tag, multiple, True)
+        super()._on_basic_nack(delivery_tag, multiple)
+
+    def _post(
+        self, index: int, message: Any, exchange: str = "", routing_key: str = "", mandatory: bool = False,
+        immediate: bool = False, timeout: float | None = None, confirm_timeout: float | None = None,
+    ) -> None:  # fmt: skip
+        """Publish a message of a batch; it may wait for others."""
+        arguments = (exchange, routing_key, mandatory)
+        if immediate or not self.connection._link.publish(self.channel_id, message, *arguments, True):
+            self.send_method(spec.Basic.Publish, "Bssbb", (0, *arguments, immediate), message)
+        self._settlements.post(index)
+
     def _basic_publish(
         self, msg: Any, exchange: str = "", routing_key: str = "", mandatory: bool = False, immediate: bool = False,
         timeout: float | None = None, confirm_timeout: float | None = None, argsig: str = "Bssbb",
@@ -276,16 +329,26 @@ class Channel(pyamqp.Channel):  # type: ignore[misc]
         connection = self.connection
         if not connection:
             raise RecoverableConnectionError("basic_publish: connection closed")
+        link = connection._link
+        if link is None:
+            return super()._basic_publish(
+                msg, exchange, routing_key, mandatory, immediate, timeout, confirm_timeout, argsig
+            )
         connection._look()
         usual = timeout is None and not immediate
-        if usual and connection._link.publish(self.channel_id, msg, exchange, routing_key, mandatory):
+        if usual and link.publish(self.channel_id, msg, exchange, routing_key, mandatory):
             connection.bytes_sent += 1
-            return _sent()
+            sent = _sent()
+        else:
+            sent = self._publish_by_py_amqp(timeout, argsig, (0, exchange, routing_key, mandatory, immediate), msg)
+        if self._settlements is not None:
+            self._settlements.post()
+        return sent
+
+    def _publish_by_py_amqp(self, timeout: float | None, argsig: str, arguments: tuple[Any, ...], msg: Any) -> Any:
         try:
-            with connection.transport.having_timeout(timeout):
-                return self.send_method(
-                    spec.Basic.Publish, argsig, (0, exchange, routing_key, mandatory, immediate), msg
-                )
+            with self.connection.transport.having_timeout(timeout):
+                return self.send_method(spec.Basic.Publish, argsig, arguments, msg)
         except TimeoutError:
             raise RecoverableConnectionError("basic_publish: timed out") from None
 
@@ -296,25 +359,29 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
     """A connection of py-amqp's that reads and writes by compiled code."""
 
     Channel = Channel
-    _link: Link | None = None
-    _hub: tuple[Any, Any] | None = None
+    #: A `Link`, or None: not connected, or by a transport that has no socket.
+    _link: Any = None
+    #: The transport and the event loop.
+    _hub: Any = None
     _turn_is_due = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.frame_writer_cls = partial(self._make_writer, self.frame_writer_cls)
+        self.frame_writer_cls: Any = partial(self._make_writer, self.frame_writer_cls)
 
     def _make_writer(self, make: Any, connection: Any, transport: Any) -> Any:
-        plain = not self.ssl and hasattr(transport.sock, "fileno")
-        self._link = Link(
-            transport, transport.sock.fileno() if plain else -1, threading.Lock(), TIMER.wake, (amqp.Message, Delivered)
-        )
+        if not isinstance(transport, TCP | TLS):
+            return make(connection, transport)
+        # TLS is Python's socket's, which must not be used by two threads at once: its settlements do not wait.
+        socket = transport.sock.fileno() if isinstance(transport, TCP) else -1
+        self._link = Link(transport, socket, threading.RLock(), TIMER.wake, (amqp.Message, Delivered))
         TIMER.add(self._link)
         return partial(self._link.write, make(connection, transport))
 
     def _on_tune(self, *args: Any, **options: Any) -> None:
         super()._on_tune(*args, **options)
-        self._link.longest = self.frame_max - 8
+        if self._link is not None:
+            self._link.longest = self.frame_max - 8
 
     def collect(self) -> None:
         """Tear down the connection without asking the broker."""
@@ -341,6 +408,9 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
         """Handle what was read, or else read and handle; return whether a method was handled."""
         transport = self.transport  # connects, if that was forgotten
         link = self._link
+        if link is None:
+            handled: bool = super().blocking_read(timeout)
+            return handled
         handled = link.step(self)
         if not handled:
             self._receive(transport, link, timeout)
@@ -392,7 +462,7 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
     def on_inbound_method(self, channel_id: int, method_sig: tuple[int, int], payload: bytes, content: Any) -> Any:
         """Dispatch a method that was read by py-amqp."""
         record = _RECORDED.get(method_sig)
-        if record is not None and self.channels is not None:
+        if record is not None and self._link is not None and self.channels is not None:
             settlements = getattr(self.channels[channel_id], "_settlements", None)
             if settlements is not None:
                 record(settlements, payload)
@@ -437,12 +507,18 @@ class Transport(pyamqp.Transport):  # type: ignore[misc]
     """
 
     Connection = Connection
+    driver_name = "fairsched"
+    implements = pyamqp.Transport.implements.extend(batch_publish=True)
+
+    def driver_version(self) -> str:
+        """Return the version of fairsched."""
+        return __version__
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Have an event loop handle what arrives."""
         super().register_with_event_loop(connection, loop)
         connection._hub = (self, loop)
-        if connection._link.buffered:
+        if connection._link is not None and connection._link.buffered:
             connection._have_turn()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
@@ -468,3 +544,13 @@ class Transport(pyamqp.Transport):  # type: ignore[misc]
             connection._have_turn()
 
         return read
+
+
+class SSLTransport(pyamqp.SSLTransport, Transport):  # type: ignore[misc]
+    """The same over TLS."""
+
+
+# The schemes fairsched:// and fairscheds:// of URLs, once this module is imported.
+TRANSPORT_ALIASES.update({"fairsched": f"{__name__}:Transport", "fairscheds": f"{__name__}:SSLTransport"})
+# What a connection writes as its URL.
+resolve_aliases.update({f"{__name__}:Transport": "amqp", f"{__name__}:SSLTransport": "amqps"})
