@@ -17,6 +17,7 @@ from pathlib import Path
 import pika
 import pytest
 from oracles.order import Losses, check, handlings
+from support.lane_worker import arguments_of
 from support.rabbitmq import Broker
 from support.waiting import eventually
 
@@ -31,7 +32,7 @@ class Worker:
 
     def __init__(self, url: str, lanes: Lanes, record: Path) -> None:
         self.record = record
-        arguments = [url, lanes.name, str(lanes.buckets), str(record), "ordered"]
+        arguments = [url, str(record), *arguments_of(lanes)]
         self.process = subprocess.Popen([sys.executable, "-m", "support.lane_worker", *arguments], env=environment())
 
     def begins(self) -> int:

@@ -79,16 +79,20 @@ def check(
 
 def _check_order(key: str, found: list[Handling]) -> None:
     """No message begins before each older one was handled to its end."""
-    ends: dict[int, float] = {}
+    first: dict[int, Handling] = {}
     for one in found:
-        ends[one.number] = min(ends.get(one.number, float("inf")), one.end)
-    # In the order of their numbers, the latest end of all older ones.
-    latest, bound = float("-inf"), {}
-    for number in sorted(ends):
-        bound[number] = latest
-        latest = max(latest, ends[number])
+        if one.number not in first or one.end < first[one.number].end:
+            first[one.number] = one
+    # In the order of their numbers, the one of all older ones that ended last.
+    latest: Handling | None = None
+    older: dict[int, Handling | None] = {}
+    for number in sorted(first):
+        older[number] = latest
+        if latest is None or first[number].end > latest.end:
+            latest = first[number]
     for one in found:
-        assert one.begin >= bound[one.number], f"{key} {one.number} began at {one.worker} before an older one had ended"
+        before = older[one.number]
+        assert before is None or one.begin >= before.end, f"{key}: {one} began before an older one had ended: {before}"
 
 
 def _check_one_at_a_time(key: str, found: list[Handling], lost: Mapping[str, Iterable[tuple[float, float]]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -11,14 +12,21 @@ import time
 
 from fairsched import ConnectionFailed, Consumer, Lanes
 from fairsched.cli.exits import CONNECTION
+from fairsched.config.queues import thawed
 from fairsched.consumer.signals import graceful
 
 #: Longest time for which a handler works, in seconds.
 WORK = 0.006
 
 
-def main(url: str, name: str, buckets: str, record: str, kind: str) -> None:
-    lanes = Lanes(name, key="header:account", ordered=kind == "ordered", buckets=int(buckets))
+def arguments_of(lanes: Lanes) -> list[str]:
+    """Return the arguments of the command line by which a worker has these lanes."""
+    options = {"buckets": lanes.buckets, "ordered": lanes.ordered, "arguments": thawed(lanes.arguments or {})}
+    return [lanes.name, json.dumps(options)]
+
+
+def main(url: str, record: str, name: str, options: str) -> None:
+    lanes = Lanes(name, key="header:account", **json.loads(options))
     pause = threading.Event()
 
     def write(what: str, message: object) -> None:
