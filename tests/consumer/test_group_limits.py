@@ -88,6 +88,51 @@ def test_permits_of_a_process_that_is_cut_off_stay_taken_until_its_lease_ends() 
     assert len(other.hand) == 4
 
 
+def test_a_process_that_hears_nothing_begins_nothing_and_keeps_its_permits() -> None:
+    world = World(3, FOUR, lease=60)
+    fill(world, "acme", 50, processes=2)
+    world.pass_time(4)
+    deaf, other = world.processes[1], world.processes[0]
+    had = len(deaf.hand)
+    assert had
+    world.deafen(deaf)
+    world.pass_time(3)
+    assert not deaf.queue
+    world.end(deaf, 1)
+    world.pass_time(20)
+    assert len(deaf.hand) == had - 1
+    assert len(other.hand) == 4 - had
+    deaf.hand.clear()
+    world.pass_time(60)
+    assert len(other.hand) == 4
+
+
+def test_a_process_whose_connection_only_the_broker_sees_closed_is_back_in_time() -> None:
+    world = World(3, FOUR, lease=60)
+    fill(world, "acme", 50, processes=2)
+    world.pass_time(4)
+    one = world.processes[1]
+    had = len(one.hand)
+    assert had
+    world.half_close(one)
+    world.pass_time(2.5)
+    assert not one.queue
+    world.connect(one)
+    world.pass_time(20)
+    assert len(one.hand) == had
+    assert in_hand(world) == 4
+
+
+def test_a_process_that_stood_still_does_not_take_itself_for_cut_off() -> None:
+    world = World(2, FOUR)
+    world.pass_time(4)
+    one = world.processes[1]
+    world.freeze(one, 5)
+    for _ in range(200):
+        world.pass_time(0.05)
+        assert not one.member.is_cut_off(world.clock(one))
+
+
 def test_a_process_that_comes_back_keeps_what_its_handlers_hold() -> None:
     world = World(2, FOUR)
     fill(world, "acme", 50)
@@ -113,6 +158,49 @@ def test_a_new_keeper_counts_what_the_old_one_granted() -> None:
     world.pass_time(10)
     assert in_hand(world) == 4
     assert sum(one.member.keeper is not None for one in world.processes if one.alive) == 1
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_what_was_just_granted_counts_if_the_keeper_is_lost_and_the_member_cut_off(itself: bool) -> None:
+    world = World(3, FOUR, lease=60)
+    world.pass_time(4)
+    keeper = next(one for one in world.processes if one.member.keeper is not None)
+    cut, other = (one for one in world.processes if one is not keeper)
+    cut = keeper if itself else cut
+    for number in range(4):
+        cut.fair.put("acme", number)
+    while not cut.hand:
+        world.pass_time(0.002, step=0.002)
+    world.cut_off(cut)
+    if not itself:
+        world.kill(keeper)
+    for number in range(4):
+        other.fair.put("acme", number)
+    had = len(cut.hand)
+    world.pass_time(30)
+    assert len(cut.hand) == had
+    assert len(other.hand) == 4 - had, "what nobody has is not used, or what the other has is not known"
+
+
+def test_a_grant_is_used_when_the_others_know_of_it() -> None:
+    world = World(2, FOUR)
+    world.pass_time(4)
+    one = world.processes[1]
+    for number in range(4):
+        one.fair.put("acme", number)
+    world.now += 0.5
+    world.settle(one)
+    while not one.member.holder.figures()["permits"]:
+        world.now += 0.01
+        for each in world.processes:
+            world.deliver(each)
+            each.member.step(True, world.clock(each))
+            if each is not one or not each.member.holder.figures()["permits"]:
+                world.flush(each)
+    assert world.begin(one) == 0
+    world.flush(one)
+    world.deliver(one)
+    assert world.begin(one) == 4
 
 
 def test_a_keeper_that_lost_messages_begins_anew() -> None:
@@ -227,7 +315,7 @@ def test_the_rate_is_kept_while_processes_are_killed() -> None:
 def happen(world: World, one: Process) -> None:
     """Let a random thing happen to a process, or nothing."""
     happens = world.random.random()
-    there = bool(one.queue) and not one.cut and not one.half and one.frozen <= world.now
+    there = bool(one.queue) and not (one.cut or one.half or one.deaf) and one.frozen <= world.now
     if happens < 0.004:
         world.kill(one)
         world.add()
@@ -237,7 +325,9 @@ def happen(world: World, one: Process) -> None:
         world.cut_off(one)
     elif happens < 0.014 and there:
         world.half_close(one)
-    elif happens < 0.018 and there:
+    elif happens < 0.016 and there:
+        world.deafen(one)
+    elif happens < 0.02 and there:
         world.freeze(one, world.random.random() * 6)
     elif happens < 0.3:
         for slot in world.random.sample(["a", "b", "c"], 2):

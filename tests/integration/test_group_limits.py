@@ -140,8 +140,9 @@ def test_a_restarted_broker_frees_no_permits(mortal: Broker, tmp_path: Path) -> 
     assert max(crew.most().values()) <= 2
 
 
+@pytest.mark.parametrize("ways", ["both", "there", "back"])
 def test_a_process_that_is_cut_off_in_silence_keeps_its_permits(
-    broker: Broker, new_queue: Declare, tmp_path: Path
+    broker: Broker, new_queue: Declare, tmp_path: Path, ways: str
 ) -> None:
     queue = new_queue("limited")
     publish(broker, queue, 20, 1)
@@ -150,7 +151,7 @@ def test_a_process_that_is_cut_off_in_silence_keeps_its_permits(
         eventually(lambda: crew.begun() == 1)
         crew.begin(broker.url)
         began = time.monotonic()
-        proxy.silence()
+        proxy.silence(ways)
         proxy.accepting = False
         eventually(lambda: any(what == "end" for what, *_ in cut.lines()), 60)
         assert time.monotonic() - began > 25, "the process was not cut off for longer than a heartbeat"

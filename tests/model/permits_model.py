@@ -2,7 +2,8 @@
 
 The second keeper takes over while the first one does not know it and goes on granting. Messages from a keeper to a
 member arrive in their order, at any time; so do those of a member. A member may lose its connection once: then it loses
-what was on its way to it, and says anew what it holds.
+what was on its way to it, and says anew what it holds. Or the first keeper ends, and a member is cut off in silence:
+its handlers go on, and the second keeper counts at it what it told the others.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ GUARDS = (
     "a permit in hand is not returned",
     "a grant to a lost connection is not used",
     "a keeper counts a grant when it is sent",
+    "a grant is used when the others know of it",
 )
 
 
@@ -32,9 +34,16 @@ class Member:
     epoch: int = 1
     connection: int = 0
     queue: list[tuple[int, str, int]] = field(default_factory=list)
+    #: Permits that are not used yet, since the others do not know of them.
+    unsaid: int = 0
+    #: What the others know of, what the member tells them next, and whether it is cut off.
+    told: int = 0
+    telling: list[int] = field(default_factory=list)
+    cut: bool = False
 
     def state(self) -> Hashable:
-        return self.permits, self.hand, self.epoch, self.connection, tuple(self.queue)
+        found = self.permits, self.hand, self.epoch, self.connection, tuple(self.queue)
+        return *found, self.unsaid, self.told, tuple(self.telling), self.cut
 
 
 @dataclass
@@ -53,12 +62,18 @@ class Keeper:
 
 @dataclass
 class PermitsModel:
-    """`takeover`: a second keeper begins; `reconnects`: members that lose their connection once."""
+    """The steps of members and keepers.
+
+    `takeover`: a second keeper begins; `reconnects`: members that lose their connection once; `lost`: the first keeper
+    ends, and the first member is cut off in the same moment; `heard`: the second keeper has heard of that member.
+    """
 
     takeover: bool = True
     reconnects: tuple[int, ...] = ()
     missing: str = ""
     messages: int = 2
+    lost: bool = False
+    heard: bool = True
     members: list[Member] = field(default_factory=list)
     keepers: list[Keeper] = field(default_factory=list)
     handled: list[int] = field(default_factory=list)
@@ -75,7 +90,9 @@ class PermitsModel:
         found += [self.keep(0), self.take(0)]
         if self.takeover:
             self.keepers.append(Keeper(2, [None, None], alive=False))
-            found += [self.keep(1), self.take(1), self.begin()]
+            found += [self.keep(1), self.take(1), self.lose() if self.lost else self.begin()]
+        if self.lost:
+            found += [self.tell(0), self.tell(1)]
         return found + [self.reconnect(number) for number in self.reconnects]
 
     def whole_state(self) -> Hashable:
@@ -90,7 +107,7 @@ class PermitsModel:
     def work(self, number: int) -> Steps:
         one = self.members[number]
         while self.handled[number] < self.messages:
-            yield lambda: one.permits > one.hand
+            yield lambda: one.permits - one.unsaid > one.hand
             one.hand += 1
             together = sum(each.hand for each in self.members)
             assert together <= LIMIT, f"{together} messages are in hand"
@@ -104,12 +121,13 @@ class PermitsModel:
         while True:
             yield lambda: one.permits > (one.hand if self.kept("a permit in hand is not returned") else 0)
             one.permits -= 1
+            one.unsaid = min(one.unsaid, one.permits)
             self.say(number, "return", 1)
 
     def hear(self, number: int) -> Steps:
         one = self.members[number]
         while True:
-            yield lambda: bool(one.queue)
+            yield lambda: bool(one.queue) and not one.cut
             epoch, what, connection = one.queue.pop(0)
             if connection != one.connection and self.kept("a grant to a lost connection is not used"):
                 continue
@@ -118,6 +136,19 @@ class PermitsModel:
                 self.report(number)
             elif what == "grant" and (epoch == one.epoch or not self.kept("a member ignores older keepers")):
                 one.permits += 1
+                if self.lost and self.kept("a grant is used when the others know of it"):
+                    one.unsaid += 1
+                    one.telling.append(one.permits)
+
+    def tell(self, number: int) -> Steps:
+        """Pass on what a member tells the others, which comes back to it."""
+        one = self.members[number]
+        while True:
+            yield lambda: bool(one.telling) and not one.cut
+            one.told = one.telling.pop(0)
+            yield None
+            if not one.telling and not one.cut:
+                one.unsaid = 0
 
     def report(self, number: int) -> None:
         one = self.members[number]
@@ -126,6 +157,8 @@ class PermitsModel:
 
     def say(self, number: int, what: str, permits: int) -> None:
         one = self.members[number]
+        if one.cut:
+            return
         self.keepers[one.epoch - 1].queue.append((number, what, permits, one.connection))
 
     # A keeper -----------------------------------------------------------------------------------------------------
@@ -143,6 +176,8 @@ class PermitsModel:
 
         for number in (0, 1, 0, 1):
             yield free
+            if self.members[number].cut:
+                continue  # it is not heard
             self.members[number].queue.append((keeper.number, "grant", keeper.connections[number]))
             if self.kept("a keeper counts a grant when it is sent"):
                 keeper.counted[number] = (keeper.counted[number] or 0) + 1
@@ -170,6 +205,16 @@ class PermitsModel:
         for number, one in enumerate(self.members):
             newer.connections[number] = one.connection
             one.queue.append((2, "epoch", one.connection))
+
+    def lose(self) -> Steps:
+        """End the first keeper, and cut the first member off; the second keeper counts what it has heard of it."""
+        yield None
+        first, newer = self.keepers
+        cut = self.members[0]
+        first.alive, newer.alive, cut.cut = False, True, True
+        first.queue.clear()
+        newer.counted[0] = cut.told if self.heard else 0
+        self.members[1].queue.append((2, "epoch", self.members[1].connection))
 
     def reconnect(self, number: int) -> Steps:
         """Lose the connection; what was on its way stays on its way. The permits of what is in hand are kept."""

@@ -12,17 +12,24 @@ HISTORIES = {
     "takeover": PermitsModel(),
     "a lost connection": PermitsModel(takeover=False, reconnects=(0,)),
     "a lost connection and a takeover": PermitsModel(reconnects=(0,)),
+    "a lost keeper and a member that is cut off": PermitsModel(lost=True),
 }
 
 
 def make(history: str, missing: str = "") -> PermitsModel:
     one = HISTORIES[history]
-    return PermitsModel(takeover=one.takeover, reconnects=one.reconnects, missing=missing)
+    return PermitsModel(takeover=one.takeover, reconnects=one.reconnects, missing=missing, lost=one.lost)
 
 
 @pytest.mark.parametrize("history", HISTORIES)
 def test_no_two_messages_are_in_hand(history: str) -> None:
     assert sum(1 for _ in schedules(lambda: make(history), preemptions=4)) > 10
+
+
+def test_a_keeper_that_heard_nothing_of_a_member_cannot_know_what_it_holds() -> None:
+    with pytest.raises(Fault):
+        for _ in schedules(lambda: PermitsModel(lost=True, heard=False), preemptions=4):
+            pass
 
 
 @pytest.mark.parametrize("missing", GUARDS)

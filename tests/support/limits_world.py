@@ -17,7 +17,7 @@ from fairsched import FairQueue, Limit
 from fairsched.consumer.group_limits.group_limits import group_limit
 from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.limit_message import decode, encode
-from fairsched.consumer.group_limits.member import BEATS, NEWS, OLDEST, Member
+from fairsched.consumer.group_limits.member import BEATS, GOT, NEWS, OLDEST, Member
 from fairsched.scheduling._permits import Permits
 
 #: Seconds after which the broker closes a connection that is cut off.
@@ -36,6 +36,12 @@ class Process:
     cut: bool = False
     #: The broker has closed the connection, and the process does not know it yet.
     half: bool = False
+    #: What the process sends reaches the broker, and nothing comes back.
+    deaf: bool = False
+    #: The process has left its connection, which the broker still has.
+    left_alive: bool = False
+    #: When the connection was cut.
+    cut_at: float = 0.0
     #: When the process notices that its connection is lost, and when it connects again.
     notices: float = 0.0
     returns: float = 0.0
@@ -104,7 +110,7 @@ class World:
         assert not one.queue
         one.connections += 1
         one.queue = f"q{one.number}.{one.connections}"
-        one.cut = False
+        one.cut = one.deaf = one.left_alive = False
         one.away += self.now - one.left
         self.queues[one.queue] = deque()
         self.consumers.append(one.number)
@@ -129,9 +135,9 @@ class World:
         one.member.lost()
 
     def half_close(self, one: Process) -> None:
-        """The broker closes a connection; the process notices a little later."""
+        """The broker closes a connection; the process hears nothing of that."""
         self.shut(one)
-        one.notices = self.now + self.random.random()
+        one.notices = float("inf")
 
     def shut(self, one: Process) -> None:
         """The broker has no connection to a process any more, which does not know it yet."""
@@ -147,26 +153,52 @@ class World:
     def cut_off(self, one: Process) -> None:
         """Cut a connection off in silence: the broker notices after `NOTICED`, the process some time after that."""
         one.cut = True
-        one.left = self.now
+        one.cut_at = self.now
         one.notices = self.now + NOTICED * (1 + self.random.random())
+
+    def deafen(self, one: Process) -> None:
+        """Lose what the broker sends to a process from now on."""
+        one.deaf = True
 
     def look(self, one: Process) -> None:
         """Let the broker and the process notice what they can notice by now, and the process connect again."""
-        if one.cut and self.now - one.left >= NOTICED:
+        if one.cut and self.now - one.cut_at >= NOTICED:
             self.shut(one)
-        if one.half and self.now >= one.notices:
-            one.half, one.queue, one.left = False, "", self.now
-            one.sent.clear()
-            one.socket.clear()
-            one.returns = self.now + self.random.random() * 2
-            one.member.lost()
+        if one.queue and not one.left_alive and one.member.is_cut_off(self.clock(one)):
+            self.leave_alive(one)
+        elif one.half and self.now >= one.notices:
+            self.notice(one)
         if not one.queue and one.alive and self.now >= one.returns:
             self.connect(one)
+
+    def leave_alive(self, one: Process) -> None:
+        """Let a process leave a connection by which nothing comes."""
+        one.member.leave_alive()
+        one.left = self.now
+        if one.cut or (one.half and one.notices < float("inf")):
+            one.left_alive = True
+        elif one.half:
+            self.notice(one)
+        else:
+            one.returns = self.now + self.random.random() * (10 if one.deaf else 0.5)
+            one.deaf = False
+            self.flush(one)
+            self.drop(one)
+
+    def notice(self, one: Process) -> None:
+        """Let a process know that the broker has closed its connection."""
+        if not one.left_alive:
+            one.left = self.now
+        one.half, one.left_alive, one.queue = False, False, ""
+        one.sent.clear()
+        one.socket.clear()
+        one.returns = self.now + self.random.random() * 0.5
+        one.member.lost()
 
     def kill(self, one: Process) -> None:
         if one.queue:
             self.drop(one)
-        one.alive = one.cut = one.half = False
+        one.alive = one.cut = one.half = one.deaf = one.left_alive = False
         one.hand.clear()
 
     def living(self) -> list[Process]:
@@ -184,16 +216,16 @@ class World:
                 else:
                     one.member.undeliverable(to, self.clock(one))
                 continue
-            if to in (BEATS, NEWS):
+            if to in (BEATS, NEWS, GOT):
                 for queue_ in self.queues.values():
                     queue_.append(body)
-            if to != NEWS:
+            if to not in (NEWS, GOT):
                 self.keepers.append((self.now, body))
                 self.feed_keeper()
 
     def deliver(self, one: Process, most: int = 10**9) -> None:
         """Deliver at most so many messages to a process."""
-        if not one.queue or one.cut or one.half:
+        if not one.queue or one.cut or one.half or one.deaf:
             return
         waiting = self.queues[one.queue]
         while waiting and most:
@@ -218,7 +250,7 @@ class World:
             self.keepers.popleft()
 
     def settle(self, one: Process) -> None:
-        if one.alive and one.queue:
+        if one.alive and one.queue and not one.left_alive:
             one.member.step(True, self.clock(one))
             self.flush(one)
 
@@ -235,7 +267,7 @@ class World:
         for one in self.processes:
             if one.frozen > self.now:
                 continue
-            if one.cut or one.half:
+            if one.cut or one.half or one.deaf or one.left_alive:
                 self.look(one)
             self.deliver(one)
             self.settle(one)

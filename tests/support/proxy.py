@@ -40,6 +40,8 @@ class Proxy:
         self.connections = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._silent: set[asyncio.StreamWriter] = set()
+        #: Those of `_writers` that write to the target.
+        self._targets: set[asyncio.StreamWriter] = set()
 
     def __enter__(self) -> Proxy:
         self._loop = asyncio.new_event_loop()
@@ -61,12 +63,18 @@ class Proxy:
         """Reset every connection, as when a cable is pulled and both ends find out."""
         self._call(self._abort())
 
-    def silence(self) -> None:
-        """Pass nothing more on in the present connections, not even their end: both sides are left half-open."""
-        self._call(self._hush())
+    def silence(self, ways: str = "both") -> None:
+        """Pass nothing more on in the present connections, not even their end: sides are left half-open.
 
-    async def _hush(self) -> None:
-        self._silent |= self._writers
+        `ways` is "both", "there" (to the target) or "back" (from it).
+        """
+        self._call(self._hush(ways))
+
+    async def _hush(self, ways: str) -> None:
+        if ways != "there":
+            self._silent |= self._writers - self._targets
+        if ways != "back":
+            self._silent |= self._targets
 
     def _call(self, coroutine: Awaitable[Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)  # type: ignore[arg-type]
@@ -95,6 +103,7 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
+        self._targets.add(back)
         ways = self._pass_on(reader, back), self._pass_on(there, writer, self.allowance)
         try:
             with contextlib.suppress(OSError):
@@ -102,6 +111,7 @@ class Proxy:
         finally:
             self._writers -= {writer, back}
             self._silent -= {writer, back}
+            self._targets.discard(back)
             writer.close()
             back.close()
 

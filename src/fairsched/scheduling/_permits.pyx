@@ -9,7 +9,9 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int64_t, uint32_t
 
 from fairsched._core cimport slot_find
-from fairsched.core.schedule.limits cimport NEVER, NO_PLACE, SlotLimit, limits_look_at_tight, limits_permit, limits_take_short, limits_tell
+from fairsched.core.schedule.limits cimport (
+    NEVER, NO_PLACE, SlotLimit, limits_look_at_tight, limits_permit, limits_take_short, limits_tell,
+)
 from fairsched.core.schedule.slots cimport Slot
 from fairsched.scheduling._fairqueue cimport FairQueue, hand_over, tell_shorts
 from fairsched.scheduling._numbers cimport as_int64, as_nanoseconds

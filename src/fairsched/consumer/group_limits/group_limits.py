@@ -17,7 +17,7 @@ from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.side_connection import SideConnection
 from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.limit_message import GroupLimit, Message, decode, encode
-from fairsched.consumer.group_limits.member import ASKS, BEATS, NEWS, OLDEST, Member
+from fairsched.consumer.group_limits.member import ASKS, BEATS, GOT, NEWS, OLDEST, Member
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.sharing.share_message import slot_name
 from fairsched.errors import ConfigurationError, ConnectionFailed, FairschedError
@@ -38,12 +38,13 @@ PREFIX = "fairsched.limits."
 HEARTBEAT = 5
 #: Longest delay of an attempt to connect again, in seconds: well below keeper.RETURN.
 LONGEST_PAUSE = 1.0
+#: Seconds for which the last message of a connection may be on its way.
+LEAVING = 0.2
 #: Milliseconds for which messages wait for a keeper, and the keeper's queue for members.
 _MESSAGE_TTL, _QUEUE_EXPIRES = int(OLDEST * 1000), 3_600_000
 #: Seconds for which a handler may run after its connection failed, unless there are time limits: RabbitMQ's
 #: consumer_timeout.
 LEASE = 1_800.0
-_JSON = BasicProperties(content_type="application/json")
 
 
 def group_limit(limit: Limit | None) -> GroupLimit | None:
@@ -90,11 +91,14 @@ class GroupLimits(SideConnection):
         self._holder = Holder(self.identity, lease, self._permits, slot_name, self._limit_of)
         self._member = Member(self._exchange, self._holder, fair, self._permits, self._say, self._send)
         self._log = LogLimit()
+        self._properties = BasicProperties(content_type="application/json", app_id=self.identity)
         self._inbox: deque[tuple[str, bytes]] = deque()
         self._gone: deque[str] = deque()
         #: Slots that the others have to be told of, with seconds; any thread appends.
         self._throttles: deque[tuple[str, float]] = deque()
         self._woken = False
+        #: Whether the broker takes no messages for now: it is short of memory or disk.
+        self._blocked = False
         #: Seconds for which this was not connected, in all, and since when.
         self._away, self._left = 0.0, time.monotonic()
         self._channel: Channel
@@ -153,6 +157,9 @@ class GroupLimits(SideConnection):
         """Tell, hear, and keep if the broker says so, until the connection is lost or this is ended."""
         self._inbox.clear()
         self._gone.clear()
+        self._blocked = False
+        session.transport.add_on_connection_blocked_callback(lambda *_: setattr(self, "_blocked", True))
+        session.transport.add_on_connection_unblocked_callback(lambda *_: setattr(self, "_blocked", False))
         self._channel = channel = session.channel()
         queue = self._declare(session, channel)
         self._away += time.monotonic() - self._left
@@ -161,12 +168,20 @@ class GroupLimits(SideConnection):
             working()
             while not self.over():
                 self._step()
+                if not self._blocked and self._member.is_cut_off(self._now()):
+                    self._leave_alive(session)
                 session.serve_until(self._has_work, self._member.wait(self._now()))
         finally:
             self._left = time.monotonic()
             self._member.lost()
             if channel.is_open and self._holder.is_idle():
                 self._say(BEATS, self._holder.bye())
+
+    def _leave_alive(self, session: Session) -> None:
+        """Connect anew: nothing has come back for a while."""
+        self._member.leave_alive()
+        session.serve_until(self.over, LEAVING)  # which sends what was said
+        raise ConnectionFailed(f"{session.address}: nothing that was published to {self._exchange} came back")
 
     def _declare(self, session: Session, channel: Channel) -> str:
         """Declare what this needs, and consume it; return the name of the own queue."""
@@ -183,7 +198,7 @@ class GroupLimits(SideConnection):
             f"limits of group {exchange}",
         )
         queue: str = declared.method.queue
-        bindings = [(queue, BEATS), (queue, NEWS), (keepers, BEATS), (keepers, ASKS)]
+        bindings = [(queue, BEATS), (queue, NEWS), (queue, GOT), (keepers, BEATS), (keepers, ASKS)]
         session.call([partial(channel.queue_bind, whose, exchange, key) for whose, key in bindings], "queue.bind")
         channel.add_on_cancel_callback(lambda _frame: session.fail(ConnectionFailed(f"a queue of {exchange} is gone")))
         channel.add_on_return_callback(self._on_return)
@@ -209,19 +224,23 @@ class GroupLimits(SideConnection):
     # Messages ----------------------------------------------------------------------------------------------------
 
     def _say(self, key: str, message: Message) -> None:
-        self._channel.basic_publish(self._exchange, key, encode(message), _JSON)
+        self._channel.basic_publish(self._exchange, key, encode(message), self._properties)
 
     def _send(self, queue: str, message: Message) -> None:
-        self._channel.basic_publish("", queue, encode(message), _JSON, mandatory=True)
+        self._channel.basic_publish("", queue, encode(message), self._properties, mandatory=True)
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
         self._gone.append(method.routing_key)
 
     def _on_message(
-        self, session: Session, queue: str, _channel: Any, _method: Any, _properties: Any, body: bytes
+        self, session: Session, queue: str, _channel: Any, method: Any, properties: Any, body: bytes
     ) -> None:
         self._inbox.append((queue, body))
-        session.stop()
+        key = method.routing_key
+        if key != BEATS and (
+            key != GOT or properties.app_id == self.identity
+        ):  # the others can wait until the next step
+            session.stop()
 
     def _hear(self, queue: str, body: bytes, now: float) -> None:
         try:

@@ -8,6 +8,7 @@ that were not used for a while.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -59,6 +60,10 @@ class _Held:
     granted: int = 0
     #: Of these, permits to return as soon as no message in hand needs them.
     owed: int = 0
+    #: Of these, permits of which the other members do not know yet, so that they are not used.
+    unsaid: int = 0
+    #: Number of the message that tells them of all these; 0: it is not sent yet.
+    telling: int = 0
     #: Seconds, on the clock of the calls, when the bucket is full; None: it is not here.
     full_at: float | None = None
     #: Permits that the keeper recalled, which are not owed yet: there are messages for them.
@@ -76,8 +81,14 @@ class _Held:
     served_at: float = 0.0
 
     @property
-    def allowed(self) -> int:
+    def kept(self) -> int:
+        """Permits that are not to be returned."""
         return max(0, self.granted - self.owed)
+
+    @property
+    def allowed(self) -> int:
+        """Permits that may be used."""
+        return max(0, self.kept - self.unsaid)
 
 
 @dataclass
@@ -131,6 +142,11 @@ class Holder:
         #: Names of which others wait for permits or for the bucket that are here.
         self._recalled: set[str] = set()
         self._recalled_buckets: set[str] = set()
+        #: Names of which the others have to be told that permits came; and those of which they were told, with the
+        #: number of the message, until it comes back: then every other member has it before what is sent later.
+        self._got: set[str] = set()
+        self._told: deque[tuple[int, set[str]]] = deque()
+        self._tellings = 0
         self._heard = -math.inf
         self._ask = self._message("ask")
 
@@ -147,8 +163,10 @@ class Holder:
         """Begin no more messages: only permits of those in hand are kept, and are returned with each of them."""
         self._recalled.clear()
         self._recalled_buckets.clear()
+        self._got.clear()
+        self._told.clear()
         for name, one in list(self._held.items()):
-            one.full_at, one.bucket_set, one.recalled = None, False, 0
+            one.full_at, one.bucket_set, one.recalled, one.unsaid = None, False, 0, 0
             use = self._slots.grant(one.slot, 0)
             one.granted = one.owed = 0 if use is None else use.in_hand
             if not one.granted and not (use is not None and use.queued):
@@ -180,6 +198,28 @@ class Holder:
     def beat(self) -> Message:
         """Return what is said to all."""
         found = self._message("beat")
+        found.counts = {name: one.granted for name, one in self._held.items() if one.granted}
+        return found
+
+    def got(self) -> Message | None:
+        """Return what is said to all after permits came, which are used when the message has come back; None: nothing.
+
+        So whichever member keeps the limits next knows what this one uses, also if this one cannot tell it any more.
+        """
+        if not self._got:
+            return None
+        self._tellings += 1
+        self._told.append((self._tellings, self._got))
+        found = self._message("got")
+        found.serial = self._tellings
+        for name in self._got & self._held.keys():
+            found.counts[name], self._held[name].telling = self._held[name].granted, self._tellings
+        self._got = set()
+        return found
+
+    def stay(self) -> Message:
+        """Return what is said when the connection will be closed while handlers go on."""
+        found = self._message("stay")
         found.counts = {name: one.granted for name, one in self._held.items() if one.granted}
         return found
 
@@ -227,6 +267,8 @@ class Holder:
             return
         if message.kind == "bye":
             self.peers.pop(message.sender, None)
+        elif message.kind == "got" and before is not None and message.session == before.session:
+            before.held = {**before.held, **message.counts}
         elif before is not None or len(self.peers) < MOST_PEERS:
             self.peers[message.sender] = _Peer(message.queue, message.session, sent, message.lease, message.counts)
 
@@ -266,8 +308,19 @@ class Holder:
         if not one.granted:
             one.granted_at = now
         one.granted += count
+        one.unsaid, one.telling = one.unsaid + count, 0
         one.asked = max(0, one.asked - count)
-        self._want(name, one, self._set(name, one, now))
+        self._got.add(name)
+
+    def came_back(self, number: int, now: float) -> None:
+        """Use the permits of which the others have been told by the message of that number."""
+        while self._told and self._told[0][0] <= number:
+            of, names = self._told.popleft()
+            for name in names:
+                one = self._held.get(name)
+                if one is not None and one.telling == of:  # else more came, of which another message tells
+                    one.unsaid = 0
+                    self._want(name, one, self._set(name, one, now))
 
     def _got_bucket(self, name: str, full_in: float, now: float) -> None:
         one = self._held.get(name)
@@ -340,7 +393,7 @@ class Holder:
             return
         permits = 0
         if use.in_hand >= one.allowed:
-            permits = max(0, min(use.queued, one.limit.concurrency - one.allowed))
+            permits = max(0, min(use.queued - one.unsaid, one.limit.concurrency - one.kept))
         bucket = bool(one.limit.interval) and one.full_at is None
         if permits > one.asked or (bucket and not one.asked_bucket):
             one.asked, one.asked_bucket = max(permits, one.asked), bucket
@@ -357,11 +410,11 @@ class Holder:
             if bucket is None and one.bucket_set:
                 one.full_at = now + use.full_in
         one.bucket_set = bucket is not None and use is not None
-        keeps = max(one.allowed, in_hand)
+        keeps = max(one.kept, in_hand)
         if one.granted > keeps:
             count = one.granted - keeps
             one.granted, one.owed = keeps, max(0, one.owed - count)
-            one.recalled = min(one.recalled, one.granted)
+            one.recalled, one.unsaid = min(one.recalled, keeps), min(one.unsaid, keeps)
             self._ask.returns[name] = self._ask.returns.get(name, 0) + count
         return use
 

@@ -29,7 +29,7 @@ SILENT = 4.0
 #: A member that was not heard for so many seconds is granted nothing: it may be cut off, and would keep it for long.
 UNHEARD = 2.0
 #: Seconds in which a process that lost its connection, and was not silent before, returns if it lives.
-RETURN = 3.0
+RETURN = 3.5
 #: Seconds for which members are told that another is forgotten.
 TELL_FORGOTTEN = 10.0
 #: The limit of a name of which only permits are known.
@@ -109,7 +109,6 @@ class Keeper:
         self._granting_since = now + TAKEOVER
         self._members: dict[str, _Member] = {}
         self._names: dict[str, _Name] = {}
-        self._contended: set[str] = set()
         #: Names that no member has or wants, and whose bucket was not full; and when it will be, in a heap.
         self._filling: set[str] = set()
         self._full: list[tuple[float, str]] = []
@@ -161,12 +160,14 @@ class Keeper:
             one = self._members[message.sender] = _Member(message.queue, message.session, sent, message.lease)
         elif message.session > one.session:
             self._returned(message.sender, one, message)
-        one.heard, one.lease = max(one.heard, sent), message.lease
+        one.lease = message.lease
+        # A member that stays is not heard any more, and its permits are its own until its lease ends.
+        one.heard = min(one.heard, sent - SILENT) if message.kind == "stay" else max(one.heard, sent)
         if message.epoch == self.epoch:
             self._hear_of_this_epoch(message, one, sent, now)
             return
         one.reported = False
-        if message.kind == "beat":
+        if message.kind in ("beat", "stay"):
             one.names = believed(message.counts)
         self._to(one.queue)  # which tells it the epoch
 
@@ -188,6 +189,7 @@ class Keeper:
                 one.gone = now
                 one.until = now + (one.lease if now - one.heard >= SILENT else RETURN)
                 self._wait_no_more(identity)
+                self._all_changed(now)
 
     def _learn(self, identity: str, known: KnownMember, sent: float) -> None:
         """Note what a member says of another, at `sent` or later."""
@@ -265,7 +267,7 @@ class Keeper:
     # What is granted ---------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Do what time brings: free what lost members had, recall, forget names."""
+        """Do what time brings: free what lost members had, begin to grant, forget names."""
         for identity, one in list(self._members.items()):
             if one.gone is not None and now >= one.until:
                 self._forget(identity, now)
@@ -275,12 +277,6 @@ class Keeper:
                 self._all_changed(now)
         if not self._granting and not self._begin_to_grant(now):
             return
-        for name in list(self._contended):
-            contended = self._names.get(name)
-            if contended is None or not (contended.waiting or contended.waiting_for_bucket):
-                self._contended.discard(name)
-            else:
-                self._recall(name, contended)
         while self._full and self._full[0][0] <= now:
             _, name = heapq.heappop(self._full)
             self._filling.discard(name)
@@ -306,10 +302,6 @@ class Keeper:
         for one in self._members.values():
             if one.gone is None:
                 self._to(one.queue)
-
-    def wait(self) -> float:
-        """Return the seconds until `tick` is due."""
-        return 0.05 if self._contended else BEAT / 2
 
     def has_answers(self) -> bool:
         """Whether `flush` has something to send."""
@@ -347,14 +339,12 @@ class Keeper:
         return held or self._members[identity].names
 
     def _changed(self, name: str, found: _Name, now: float) -> None:
-        """Grant what is free to those that wait; forget a name that no member has or wants."""
+        """Grant what is free to those that wait, or recall it; forget a name that no member has or wants."""
         if self._granting:
             self._grant_permits(name, found, now)
             self._grant_bucket(name, found, now)
-        if found.waiting or found.waiting_for_bucket:
-            self._contended.add(name)
-        elif not found.permits and found.bucket is None:
-            self._contended.discard(name)
+            self._recall(name, found)
+        if not (found.waiting or found.waiting_for_bucket or found.permits) and found.bucket is None:
             if found.full_at <= now:
                 self._names.pop(name, None)
             elif name not in self._filling:

@@ -7,8 +7,10 @@ names and numbers are possible.
 |---|---|---|---|
 | `beat` | a member | all, the keeper's queue | it is here, and how many permits it holds |
 | `report` | a member | the keeper's queue | everything that it holds, and what it knows of other members |
+| `got` | a member | all | permits that it will use when this has come back to it |
 | `ask` | a member | the keeper's queue | what it returns, and what it waits for |
 | `bye` | a member | all, the keeper's queue | it leaves, and holds nothing |
+| `stay` | a member | all, the keeper's queue | it hears nothing and will connect again; its handlers go on |
 | `throttle` | a member | all | slots that take no turns for a while, in `buckets` |
 | `keep` | the keeper | all, or one member | its epoch; grants and recalls; members that are absent or forgotten |
 """
@@ -28,7 +30,7 @@ from fairsched.consumer.sharing.share_message import LONGEST_NAME
 MOST_NAMES = 50_000
 #: Longest message, in bytes.
 MOST_BYTES = 16 * 1024 * 1024
-KINDS = ("beat", "report", "ask", "bye", "throttle", "keep")
+KINDS = ("beat", "report", "got", "ask", "bye", "stay", "throttle", "keep")
 _MOST = 2**53
 
 
@@ -96,7 +98,7 @@ class Message:
     serial: int = 0
     clock: float = 0.0
     #: Permits by name, as a beat has them: `believed` checks them, since most of them are never read.
-    counts: Mapping[str, Any] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
     held: dict[str, HeldName] = field(default_factory=dict)
     wants: dict[str, HeldName] = field(default_factory=dict)
     known: dict[str, KnownMember] = field(default_factory=dict)

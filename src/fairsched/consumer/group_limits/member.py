@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from fairsched.consumer.group_limits.holder import Holder
-from fairsched.consumer.group_limits.keeper import BEAT, Keeper
+from fairsched.consumer.group_limits.keeper import BEAT, SILENT, Keeper
 from fairsched.consumer.group_limits.limit_message import Epoch, Message
 from fairsched.consumer.sharing.share_message import slot_of
 from fairsched.errors import LONGEST_THROTTLE
@@ -18,8 +18,9 @@ __all__ = ["Member"]
 
 _log = logging.getLogger(__name__)
 
-#: Routing keys: what members say to all, what they say to the keeper, and what the keeper says to all.
-BEATS, ASKS, NEWS = "beat", "ask", "news"
+#: Routing keys: what members say to all, what they say to the keeper, and what the keeper says to all;
+#: and what members say to one another.
+BEATS, ASKS, NEWS, GOT = "beat", "ask", "news", "got"
 
 
 #: Seconds between two looks whether something is still needed here that others wait for.
@@ -31,6 +32,9 @@ ASK_PAUSE, ANSWER_PAUSE = 0.03, 0.02
 LOOK_AT_TIGHT = 0.1
 #: Longest time for which a message waits for a keeper, in seconds; older ones are dropped.
 OLDEST = 2.0
+#: A member whose own beats have not come back for so many seconds, and so many looks, has lost its connection. The
+#: looks count because a process that stood still hears late.
+UNHEARD_BY_ITSELF, LOOKS = 2.0, 10
 
 
 class Member:
@@ -74,6 +78,8 @@ class Member:
         #: Whether slots are short that were not looked at yet.
         self._short = False
         self._serial = 0
+        #: Looks since an own beat came back.
+        self._looks = 0
         #: Messages that will come by the own queue were sent at that time or later; and by that of the keeper.
         self._reached = self._keeper_reached = 0.0
 
@@ -81,12 +87,24 @@ class Member:
         """Note that this process has a connection, and a queue by which it is reached."""
         self.holder.joined(queue, now)
         self._beat_at = self._sweep_at = self._stepped = self._reached = now
-        self._serial = 0
+        self._serial = self._looks = 0
 
     def lost(self) -> None:
         """Note that the connection is lost, or will be closed."""
         self.keeper = None
         self.holder.lost()
+
+    def is_cut_off(self, now: float) -> bool:
+        """Whether nothing that this process says comes back, although it listens."""
+        return now - self._reached >= UNHEARD_BY_ITSELF and self._looks >= LOOKS
+
+    def leave_alive(self) -> None:
+        """Begin no more messages, and say that those in hand go on although the connection will be closed.
+
+        If messages reach the broker from here, but not the other way, it would look as though this was killed.
+        """
+        self.lost()
+        self._tell_keeper(BEATS, self.holder.stay())
 
     def wait(self, now: float) -> float:
         """Return the seconds until `step` has something to do although nothing is heard."""
@@ -96,7 +114,7 @@ class Member:
         if self._short or self.holder.has_to_ask():
             due = min(due, self._ask_at - now)
         if self.keeper is not None:
-            due = min(due, self._answer_at - now if self.keeper.has_answers() else self.keeper.wait())
+            due = min(due, self._answer_at - now if self.keeper.has_answers() else BEAT / 2)
         return max(0.0, due)
 
     def step(self, short: bool, now: float) -> None:
@@ -105,6 +123,7 @@ class Member:
         tight = now >= self._tight_at
         if tight:
             self._tight_at = now + LOOK_AT_TIGHT
+            self._looks += 1
         if tight or (self._short and now >= self._ask_at):  # each call of `short` lets the fair queue wake this again
             self._short = False
             self.holder.short(self._permits.short(tight), now)
@@ -115,6 +134,9 @@ class Member:
         if now >= self._beat_at:
             self._beat(now)
             self._announce(now)
+        got = self.holder.got()
+        if got is not None:
+            self._say(GOT, got)
         asked = self.holder.asked() if now >= self._ask_at else None
         if asked is not None:
             self._tell_keeper(ASKS, asked)
@@ -140,9 +162,13 @@ class Member:
         """Take a message that came by the own queue."""
         if message.kind == "throttle":
             self._throttled(message)
+        elif message.kind == "got" and message.sender == self.holder.identity:
+            if message.session == self.holder.session:
+                self.holder.came_back(message.serial, now)
         elif message.kind != "keep":
-            self._reached = max(self._reached, self._own_clock(message))
-            self.holder.hear_peer(message, self._reached)
+            if self._own_clock(message):
+                self._reached, self._looks = max(self._reached, self._own_clock(message)), 0
+            self.holder.hear_peer(message, self._reached - (SILENT if message.kind == "stay" else 0.0))
         elif self.holder.hear_keeper(message, now):
             self._tell_keeper(ASKS, self.holder.report(now))
             self.holder.ask_again()

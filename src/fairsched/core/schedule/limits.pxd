@@ -65,7 +65,7 @@ cdef struct Limit:
 cdef struct SlotLimit:
     Limit limit
     int64_t in_hand   # messages; counted where there is a concurrency
-    int64_t most      # messages in hand, now; NEVER without a concurrency; 0 if the bucket of a shared limit is elsewhere
+    int64_t most      # messages in hand, now; NEVER without a concurrency; 0 while the group's bucket is elsewhere
     uint64_t count    # number of that count: another one for another slot, and when counting begins or ends
     int64_t full_at   # when its bucket will be full
     int64_t blocked   # until when it takes no turns, whatever its limit
