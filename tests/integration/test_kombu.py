@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import os
+import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import amqp
 import kombu
 import pytest
+from kombu.asynchronous import Hub
 from support.rabbitmq import Node
 from support.waiting import eventually
+
+from fairsched.integrations.kombu_timer import TIMER
 
 OURS = "fairsched.integrations.kombu:Transport"
 TRANSPORTS = [OURS, "pyamqp"]
@@ -423,9 +430,14 @@ def test_a_batch_whose_block_fails_is_not_published(broker: Node, queue: str) ->
     with connected(broker) as connection:
         producer = batch_of(connection)
         bound = declare(producer.channel, queue)
-        with pytest.raises(ZeroDivisionError), producer.batch():
-            producer.publish({"n": 0}, routing_key=queue)
-            raise ZeroDivisionError
+
+        def fail() -> None:
+            with producer.batch():
+                producer.publish({"n": 0}, routing_key=queue)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
         assert ready(connection, queue)[0] == 0
         bound.delete()
 
@@ -466,9 +478,11 @@ def test_a_batch_for_an_exchange_that_is_missing_fails(broker: Node, queue: str)
 def test_a_batch_that_was_returned_fails(broker: Node) -> None:
     with connected(broker) as connection:
         producer = batch_of(connection)
-        with pytest.raises(amqp.exceptions.ChannelError, match="NO_ROUTE"), producer.batch():
-            producer.publish({"n": 1}, routing_key="no-such-queue", mandatory=True)
-            producer.publish({"n": 2}, routing_key="no-such-queue")
+        batch = producer.channel.create_publish_batch(max_size=10)
+        batch.publish(amqp.Message("1"), routing_key="no-such-queue", mandatory=True)
+        batch.publish(amqp.Message("2"), routing_key="no-such-queue")
+        with pytest.raises(amqp.exceptions.ChannelError, match="NO_ROUTE"):
+            batch.flush()
 
 
 def test_a_batch_of_a_lost_connection_fails(mortal: Node, queue: str) -> None:
@@ -495,3 +509,151 @@ def test_urls() -> None:
         assert connection.transport.driver_type == "amqp"
         assert connection.transport.driver_name == "fairsched"
         assert bool(connection.ssl) == url.startswith("fairscheds:")
+
+
+def test_a_socket_that_others_closed_is_not_used(broker: Node) -> None:
+    """Its number may be another file's by then."""
+    with connected(broker) as connection:
+        connection.connect()
+        inner = connection.connection
+        inner.transport.sock.close()
+        with open("/dev/zero", "rb"), pytest.raises(OSError):
+            inner.drain_events(timeout=1)
+        assert inner._link.buffered == 0
+        connection.collect()
+
+
+def test_an_event_loop_handles_what_was_read_while_others_waited(broker: Node, queue: str) -> None:
+    """A call within a callback reads more than its answer: the socket does not wake the loop for that."""
+    with connected(broker) as connection:
+        channel = connection.channel()
+        bound = declare(channel, queue)
+        publish(channel, queue, [{"n": number} for number in range(300)])
+        loop = Hub()
+        numbers: list[int] = []
+
+        def receive(message: Any) -> None:
+            numbers.append(message.payload["n"])
+            message.ack()
+            if len(numbers) % 50 == 1:
+                bound.queue_declare(passive=True)
+
+        with kombu.Consumer(channel, [bound], on_message=receive):
+            connection.register_with_event_loop(loop)
+            deadline = time.monotonic() + 60
+            while len(numbers) < 300:
+                assert time.monotonic() < deadline
+                loop.run_once()
+            connection.transport.unregister_from_event_loop(connection.connection, loop)
+            loop.close()
+        assert numbers == list(range(300))
+        channel.close()
+        eventually(lambda: ready(connection, queue) == (0, 0), 30)
+        bound(connection.channel()).delete()
+
+
+class Leftover:
+    """Does something when the collector finds it."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self._act = act
+        self._self = self
+
+    def __del__(self) -> None:
+        self._act()
+
+
+def test_destructors_may_use_the_connection_that_is_read(broker: Node, queue: str) -> None:
+    """They publish, acknowledge and read while the collector runs at every chance."""
+    with connected(broker) as connection:
+        channel = connection.channel()
+        bound = declare(channel, queue)
+        publish(channel, queue, [{"n": number} for number in range(300)])
+        held: list[Any] = []
+        others: list[int] = []
+
+        def act() -> None:
+            others.append(len(held))
+            channel.basic_publish(amqp.Message("{}", content_type="application/json"), routing_key=queue)
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=0)
+
+        def receive(message: Any) -> None:
+            held.append(message)
+            message.ack()
+            if len(others) < 50:
+                Leftover(act)
+
+        before = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            with kombu.Consumer(channel, [bound], on_message=receive):
+                while len(held) < 300 + len(others):
+                    connection.drain_events(timeout=30)
+        finally:
+            gc.set_threshold(*before)
+        assert len(others) >= 50
+        channel.close()
+        eventually(lambda: ready(connection, queue) == (0, 0), 30)
+        bound(connection.channel()).delete()
+
+
+def test_failover_to_the_next_address(broker: Node, queue: str) -> None:
+    with kombu.Connection(f"amqp://127.0.0.1:1;{broker.url}", transport=OURS) as connection:
+        connection.ensure_connection(max_retries=3, interval_start=0)
+        bound = declare(connection.channel(), queue)
+        publish(connection.default_channel, queue, [{"n": 1}])
+        eventually(lambda: ready(connection, queue)[0] == 1, 30)
+        bound.delete()
+
+
+def test_a_cancelled_consumer_is_told(broker: Node, queue: str) -> None:
+    with connected(broker) as connection, connected(broker) as other:
+        channel = connection.channel()
+        declare(channel, queue)
+        cancelled: list[str] = []
+        tag = channel.basic_consume(queue, callback=print, on_cancel=cancelled.append)
+        other.default_channel.queue_delete(queue)
+        connection.drain_events(timeout=30)
+        assert cancelled == [tag]
+
+
+def test_a_child_does_not_write_to_the_socket_of_its_parent(broker: Node, queue: str) -> None:
+    with connected(broker) as connection:
+        channel = connection.channel()
+        bound = declare(channel, queue)
+        publish(channel, queue, [{"n": number} for number in range(4)])
+        held: list[Any] = []
+        with kombu.Consumer(channel, [bound], on_message=held.append):
+            while len(held) < 4:
+                connection.drain_events(timeout=30)
+            with warnings.catch_warnings(action="ignore"):  # of threads: the child begins none
+                child = os.fork()
+            if child == 0:
+                held[3].ack(multiple=True)
+                TIMER.flush()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            held[0].ack()
+        channel.close()
+        eventually(lambda: ready(connection, queue) == (3, 0), 30)
+        bound(connection.channel()).delete()
+
+
+@pytest.mark.rabbitmq("TLS")
+def test_tls(queue: str) -> None:
+    with Node(tls=True) as node:
+        url = node.tls_url.replace("amqps://", "fairscheds://").partition("?")[0]
+        with kombu.Connection(
+            url, transport=f"{OURS[:-9]}SSLTransport", ssl={"ca_certs": str(node.certificate)}
+        ) as made:
+            channel = made.channel()
+            bound = declare(channel, queue)
+            with kombu.Producer(channel).batch():
+                publish(channel, queue, [{"n": number} for number in range(100)])
+            held: list[Any] = []
+            with kombu.Consumer(channel, [bound], prefetch_count=10, on_message=lambda m: (held.append(m), m.ack())):
+                while len(held) < 100:
+                    made.drain_events(timeout=30)
+            channel.close()
+            eventually(lambda: ready(made, queue) == (0, 0), 30)

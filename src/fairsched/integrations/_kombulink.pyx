@@ -20,6 +20,8 @@ write again: that is put aside until the first write is complete.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.time cimport monotonic
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -46,7 +48,7 @@ from fairsched.core.amqp.publish cimport (
     window_init, window_settle,
 )
 from fairsched.core.amqp.settlements cimport SETTLEMENT_SIZE, settlements_encode
-from fairsched.core.amqp.sockets cimport RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send
+from fairsched.core.amqp.sockets cimport RECEIVED_NOTHING, SOCKETS_LEND, sockets_receive, sockets_send, sockets_wait
 from fairsched.core.amqp.tables cimport FIELD_MISSING, Field, tables_find
 from fairsched.integrations._amqpfields cimport properties_read, properties_write
 
@@ -116,7 +118,9 @@ cdef class Delivery:
         cdef Properties found
         cdef Text encoding
         if self.header is None or self.octets is None or self.settlements is None:
-            return b""
+            return ""
+        if PyBytes_GET_SIZE(self.octets) == 0:
+            return ""  # py-amqp's message has it so from its constructor
         if not self.settlements.channel.auto_decode or not contents_find(
             <const uint8_t*> PyBytes_AS_STRING(self.header), PyBytes_GET_SIZE(self.header), &found
         ) or found.begin[PROPERTY_CONTENT_ENCODING] < 0:
@@ -178,6 +182,9 @@ cdef str short_text(const uint8_t* at):
 cdef tuple DELIVER = (60, 60)
 cdef tuple ACK = (60, 80)
 cdef tuple NACK = (60, 120)
+
+#: Longest wait for the lock when the connection is given up, in seconds.
+LEAVE_WITHIN = 1.0
 
 #: The first position in a window of messages: those before it belong to messages that nobody waits for.
 cdef uint64_t FIRST_POSITION = 1 << 40
@@ -490,9 +497,8 @@ cdef class Settlements:
             return False
         return not self.channel.is_closing
 
-    cdef Delivery take(self, const uint8_t* bytes, const Span* d):
-        """Return a delivery, recorded."""
-        cdef Delivery found = Delivery.__new__(Delivery)
+    cdef bint take(self, const uint8_t* bytes, const Span* d, Delivery found) except -1:
+        """Copy a delivery and record it."""
         cdef int64_t names = d.tag + 9
         cdef const uint8_t* name = bytes + d.method + 4
         if self.last_octets is None or PyBytes_GET_SIZE(self.last_octets) != name[0] or memcmp(
@@ -508,8 +514,7 @@ cdef class Settlements:
         found.names = PyBytes_FromStringAndSize(<const char*> bytes + names, d.method_end - names)
         found.header = PyBytes_FromStringAndSize(<const char*> bytes + d.header, d.header_end - d.header)
         found.octets = PyBytes_FromStringAndSize(<const char*> bytes + d.body, d.body_end - d.body)
-        self.book(found.tag, d.body_end - d.body, found.no_ack)
-        return found
+        return self.book(found.tag, d.body_end - d.body, found.no_ack)
 
 
 # One connection -------------------------------------------------------------------------------------------------------
@@ -552,6 +557,7 @@ cdef class Link:
     cdef public bint armed        # the timer will call `flush_soon`
     cdef uint32_t last_number
     cdef Settlements last
+    cdef Delivery spare       # made and not used yet
     cdef list waiting         # Settlements with something to send
     cdef list later           # frames of py-amqp's to be written after the one that is being written
     cdef bint writing         # the thread that has the lock is writing
@@ -610,7 +616,7 @@ cdef class Link:
         """
         cdef int64_t wanted = self.wanted(), found
         cdef uint8_t* to
-        if self.fd < 0:
+        if not self.is_usable():
             return -1
         with cython.critical_section(self):
             to = bytes_room(&self.read, wanted)
@@ -620,6 +626,38 @@ cdef class Link:
             if found > 0:
                 bytes_add(&self.read, found)
         return 1 if found > 0 else 0 if found == RECEIVED_NOTHING else -1
+
+    def wait(self, double seconds):
+        """wait($self, seconds)
+        --
+
+        Wait without the GIL until something can be read; return False if nothing came in time.
+
+        Parameters
+        ----------
+        seconds : float
+            Negative: without end.
+        """
+        cdef double deadline = monotonic() + seconds, left = 1
+        cdef bint readable = False
+        cdef int fd = self.fd
+        while not readable and self.is_usable():
+            if seconds >= 0:
+                left = deadline - monotonic()
+                if left <= 0:
+                    return False
+            with nogil:
+                # A signal ends it; one that came just before is noticed within a second.
+                readable = sockets_wait(fd, <int64_t> (min(left, 1.0) * 1e6) + 1)
+            PyErr_CheckSignals()
+        return True
+
+    cdef bint is_usable(self) except -1:
+        """Whether the number of the socket is still that of the transport: it may have been closed by others."""
+        if self.fd < 0:
+            return False
+        socket = self.transport.sock
+        return socket is not None and socket.fileno() == self.fd
 
     def add(self, bytes data not None):
         """add($self, data)
@@ -647,6 +685,8 @@ cdef class Link:
         cdef Settlements settlements
         cdef FrameFound found
         cdef FrameSpan f
+        cdef Confirm c
+        cdef bint confirm = False
         while True:
             delivery = self.next_delivery()
             if delivery is not None:
@@ -658,50 +698,59 @@ cdef class Link:
                 else:
                     callback(message)
                 return True
+            settlements = self.next_channel()
+            if settlements is not None and not settlements.awaits():
+                settlements = None
+            payload = None
             with cython.critical_section(self):
                 found = frames_span(self.read.data + self.read.begin, bytes_size(&self.read), 0x7FFFFFFF, &f)
-                if found == FRAME_PART:
-                    return False
-                if found == FRAME_WHOLE and self.take_confirm(&f):
-                    return True
                 if found == FRAME_WHOLE:
-                    frame = (f.kind, f.channel, PyBytes_FromStringAndSize(<const char*> f.payload, f.size))
+                    confirm = settlements is not None and f.kind == FRAME_METHOD and confirm_find(
+                        self.read.data + self.read.begin, bytes_size(&self.read), 0, settlements.number, &c
+                    )
+                    if not confirm:
+                        payload = PyBytes_FromStringAndSize(<const char*> f.payload, f.size)
                     bytes_take(&self.read, f.whole)
+            if found == FRAME_PART:
+                return False
             if found != FRAME_WHOLE:
                 connection._unended(f.payload[f.size] if found == FRAME_UNENDED else 0)
                 return False
-            if connection.on_inbound_frame(frame):
+            if confirm:
+                settlements.settle_confirm(&c)
+                return True
+            if connection.on_inbound_frame((f.kind, f.channel, payload)):
                 return True
 
-    cdef bint take_confirm(self, const FrameSpan* f) except -1:
-        """Take a confirm of a message of a batch."""
-        cdef Settlements settlements
-        cdef Confirm c
-        if f.kind != FRAME_METHOD or not confirm_find(
-            self.read.data + self.read.begin, bytes_size(&self.read), 0, f.channel, &c
-        ):
-            return False
-        settlements = self.channel_of(f.channel)
-        if settlements is None or not settlements.awaits():
-            return False
-        settlements.settle_confirm(&c)
-        bytes_take(&self.read, f.whole)
-        return True
-
     cdef Delivery next_delivery(self):
-        """Take the next delivery that is whole, in one frame, and of a channel that takes it; or None."""
+        """Take the next delivery that is whole, in one frame, and of a channel that takes it; or None.
+
+        From the search to its end no object is made that the collector counts: a destructor might read, too.
+        """
         cdef Span d
-        cdef Settlements settlements
-        cdef Delivery delivery = None
+        cdef Settlements settlements = self.next_channel()
+        cdef Delivery delivery
+        if settlements is None or not settlements.takes():
+            return None
+        delivery = self.spare
+        self.spare = None
+        if delivery is None:
+            delivery = Delivery.__new__(Delivery)
         with cython.critical_section(self):
-            if bytes_size(&self.read) and frames_find(
+            if frames_find(
                 self.read.data + self.read.begin, bytes_size(&self.read), 0, self.longest, &d
-            ) == FOUND_WHOLE:
-                settlements = self.channel_of(d.channel)
-                if settlements is not None and settlements.takes():
-                    delivery = settlements.take(self.read.data + self.read.begin, &d)
-                    bytes_take(&self.read, d.end)
-        return delivery
+            ) == FOUND_WHOLE and d.channel == settlements.number and not settlements.closed:
+                settlements.take(self.read.data + self.read.begin, &d, delivery)
+                bytes_take(&self.read, d.end)
+                return delivery
+        self.spare = delivery
+        return None
+
+    cdef Settlements next_channel(self):
+        """Return the channel of the next frame; None: it has none, or it is not known yet."""
+        if bytes_size(&self.read) < 3:
+            return None
+        return self.channel_of(<uint32_t> frames_number(self.read.data + self.read.begin + 1, 2))
 
     cdef Settlements channel_of(self, uint32_t number):
         if self.last is None or self.last_number != number or self.last.closed:
@@ -744,9 +793,9 @@ cdef class Link:
     cdef bint send(self, bint waiting) except -1:
         """Write what is in `out`; with `waiting`, all of it. The lock is held."""
         cdef int64_t size = bytes_size(&self.out)
-        if size and self.fd >= 0:
-            bytes_take(&self.out, sockets_send(self.fd, self.out.data + self.out.begin, size))
-            size = bytes_size(&self.out)
+        if size and self.is_usable():
+            bytes_take(&self.out, sockets_send(self.fd, self.out.data + self.out.begin, bytes_size(&self.out)))
+        size = bytes_size(&self.out)
         if size and waiting:
             data = PyBytes_FromStringAndSize(<const char*> self.out.data + self.out.begin, size)
             bytes_take(&self.out, size)
@@ -800,8 +849,17 @@ cdef class Link:
 
         Send settlements as far as the socket takes them, and do not use the socket again.
         """
-        self.flush_soon()
-        self.fd = -1
+        # Another thread may have the lock and wait for the broker: the end of the socket ends that.
+        cdef bint own = self.lock is not None and self.pid == current_pid()
+        locked = own and self.lock.acquire(True, LEAVE_WITHIN)
+        try:
+            if locked and not self.writing:
+                self.collect()
+                self.send(False)
+            self.fd = -1
+        finally:
+            if locked:
+                self.lock.release()
         self.channels.clear()
         self.last = None
 

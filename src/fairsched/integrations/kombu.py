@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from _socket import socket as PlainSocket
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -364,6 +365,8 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
     #: The transport and the event loop.
     _hub: Any = None
     _turn_is_due = False
+    #: Whether no other socket takes the place of Python's, as gevent's does, and none has a timeout of its own.
+    _waits_compiled = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -374,6 +377,9 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
             return make(connection, transport)
         # TLS is Python's socket's, which must not be used by two threads at once: its settlements do not wait.
         socket = transport.sock.fileno() if isinstance(transport, TCP) else -1
+        self._waits_compiled = (
+            socket >= 0 and isinstance(transport.sock, PlainSocket) and transport.read_timeout is None
+        )
         self._link = Link(transport, socket, threading.RLock(), TIMER.wake, (amqp.Message, Delivered))
         TIMER.add(self._link)
         return partial(self._link.write, make(connection, transport))
@@ -420,14 +426,27 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
         return handled
 
     def _receive(self, transport: Any, link: Link, timeout: float | None) -> None:
-        """Read from the socket."""
+        """Read from the socket, waiting for it if need be."""
         link.flush()
         found = link.fill()
-        if found > 0:
-            self.bytes_recv += 1
-            return
-        if found == 0 and timeout == 0:
+        if found == 0:
+            found = self._await(transport, link, timeout)
+        if found < 0:
+            found = self._receive_by_python(transport, link, timeout)
+        self.bytes_recv += found > 0
+
+    def _await(self, transport: Any, link: Link, timeout: float | None) -> int:
+        """Wait for the socket and read; return what `Link.fill` does."""
+        if timeout == 0:
             raise TimeoutError
+        if not self._waits_compiled or transport.sock.gettimeout() is not None:
+            return -1
+        if not link.wait(-1 if timeout is None else timeout):
+            raise TimeoutError("timed out")
+        return link.fill()
+
+    def _receive_by_python(self, transport: Any, link: Link, timeout: float | None) -> int:
+        """Have Python's socket wait and read: one over TLS, or of gevent or eventlet, or one that fails."""
         try:
             with transport.having_timeout(timeout) as sock:
                 data = sock.recv(link.wanted())
@@ -442,7 +461,7 @@ class Connection(pyamqp.Connection):  # type: ignore[misc]
             transport.connected = False
             raise OSError("Server unexpectedly closed connection")
         link.add(data)
-        self.bytes_recv += 1
+        return len(data)
 
     def _unended(self, octet: int) -> None:
         raise UnexpectedFrame(f"Received frame_end {octet:#04x} while expecting 0xce")
