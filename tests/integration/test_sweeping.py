@@ -175,7 +175,7 @@ def test_what_fails_again_is_left_after_a_dry_run(broker: Broker, new_queue: New
 def test_a_dry_run_hides_nothing_from_the_next_pass(broker: Broker, new_queue: NewQueue) -> None:
     source, target = new_queue("from"), new_queue("to")
     count = 20_000
-    broker.publish(source, [b"%d" % number for number in range(count)], commit=True)
+    broker.publish(source, [b"%d" % number for number in range(count)])
     for dry_run in (True, True, False):
         sweep = Sweep(broker.url, source, (), target, dry_run=dry_run)
         sweep.run()
