@@ -108,7 +108,7 @@ class LimitStats(NamedTuple):
 
 
 class PermitUse(NamedTuple):
-    """State of a `FairQueue` slot whose limit has ``scope="group"``, at one time.
+    """State of a `FairQueue` slot whose limit has ``scope="group"``, or of such a limit of several slots, at one time.
 
     Attributes
     ----------
@@ -117,13 +117,16 @@ class PermitUse(NamedTuple):
     permits : int
         Maximum of `in_hand`.
     queued : int
-        Items that wait.
+        Items that wait. Of several slots: those that could be served at once if this limit allowed it.
     served : int
-        Items served since the slot was added.
+        Items served since the slot was added, or the limit.
     has_bucket : bool
         Whether the group's token bucket is here.
     full_in : float
         Seconds until the bucket is full; 0 if it is, or is elsewhere.
+    reserved : int
+        Items that this limit allows, and that wait for another limit of the group, which their slots have together with
+        others.
     """
 
     in_hand: int
@@ -132,6 +135,7 @@ class PermitUse(NamedTuple):
     served: int
     has_bucket: bool
     full_in: float
+    reserved: int = 0
 
 
 class CoDelStats(NamedTuple):

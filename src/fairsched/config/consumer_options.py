@@ -19,6 +19,7 @@ from fairsched.config.durations import format_duration
 from fairsched.config.pools import Workers
 from fairsched.config.values import Kind, or_off
 from fairsched.errors import ConfigurationError
+from fairsched.scheduling.limit import Limit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,6 +150,10 @@ class ConsumerOptions:
         buffered, and the others are handled. Buffered messages of a tenant fill the window of the queue, which it
         shares with other tenants, so limits need a larger `prefetch`. No limits with an `ordering_key` and more than
         one worker. For queues, use `queues`.
+    limit : Limit, optional
+        How many messages of this consumer are handled at a time, and how fast: of all queues and tenants together,
+        besides their own limits. With ``scope="group"``: of all consumers of the share group that have such a limit.
+        Without a name. Not with an `ordering_key` and more than one worker.
     share_group : str, optional
         Consumers of the same group on the same broker keep the shares together: each tells the others once a second
         what it served, and charges its queues or tenants for what other consumers served them. Without it, each
@@ -292,6 +297,16 @@ class ConsumerOptions:
             "With key: the weight of each tenant, or a table of its weight, limit and band; the name * stands for all "
             "other tenants.",
             unset="weight 1 each",
+        ),
+    )
+    limit: Limit | None = field(
+        default=None,
+        metadata=_row(
+            or_off(values.LIMIT),
+            "N|NAME=VALUE,...|off",
+            "Handle at most N messages at a time, of all queues and tenants together. Names: concurrency, rate, burst, "
+            "scope.",
+            unset="off",
         ),
     )
     share_group: str | None = field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.scheduling.bands import check_band
-from fairsched.scheduling.limit import Limit
+from fairsched.scheduling.limit import Limit, checked_limit
 
 __all__ = ["Queue", "as_queues"]
 
@@ -51,9 +51,10 @@ class Queue:
         How such a message is retried; False: it is not. By default as for the consumer, unless `on_error` is given.
     time_limit : float or False, optional
         Seconds that a call of the handler may take; False: no limit. By default as for the consumer.
-    limit : Limit or False, optional
-        How many messages of this queue are handled at a time, and how fast; by default there is no limit. False in a
-        file removes the limit that the app sets. Not for consumers with a `key`, which limit `tenants`.
+    limit : Limit or sequence of Limit, or False, optional
+        How many messages of this queue are handled at a time, and how fast; by default there is no limit. Two limits if
+        one has a name and one has none: both hold. False in a file removes the limit that the app sets. Not for
+        consumers with a `key`, which limit `tenants`.
     band : int, optional
         The queue's strict band, from 0 to 7; 4 by default. While a message of a queue of one band is buffered, no
         messages of later bands are handed to a handler, for as long as that lasts. Not for consumers with a `key`,
@@ -101,7 +102,7 @@ class Queue:
     on_error: str | Callable[[Any, Exception], object] | None = None
     retry: Retry | Literal[False] | None = None
     time_limit: float | Literal[False] | None = None
-    limit: Limit | Literal[False] | None = None
+    limit: Limit | Sequence[Limit] | Literal[False] | None = None
     band: int | None = None
     durable: bool | None = None
     arguments: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -134,8 +135,7 @@ class Queue:
         limit = self.time_limit
         if limit is not None and limit is not False and not (_is_real(limit) and 0 < limit <= sys.float_info.max):
             raise self._refuse("time_limit", "a positive number of seconds or False")
-        if self.limit is not None and self.limit is not False and not isinstance(self.limit, Limit):
-            raise self._refuse("limit", "a fairsched.Limit or False")
+        object.__setattr__(self, "limit", checked_limit(self.limit, f"queue {self.name!r}"))
         if self.band is not None:
             check_band(self.name, self.band)
         if self.retry and self.on_error is not None:

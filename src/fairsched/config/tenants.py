@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ from fairsched.config.parameters import check_parameters
 from fairsched.config.weights import check_weight, is_weight
 from fairsched.errors import ConfigurationError
 from fairsched.scheduling.bands import DEFAULT_BAND, LAST_BAND, is_band
-from fairsched.scheduling.limit import Limit
+from fairsched.scheduling.limit import Limit, checked_limit
 
 __all__ = ["OTHERS", "Tenant", "as_tenants", "weights_of"]
 
@@ -26,9 +26,9 @@ class Tenant:
     ----------
     weight : int, optional
         The tenant's weight, at least 1. By default that of ``"*"``, which is 1 by default.
-    limit : Limit or False, optional
+    limit : Limit or sequence of Limit, or False, optional
         How many messages of the tenant are handled at a time, and how fast; False: no limit. By default that of
-        ``"*"``, which has no limit by default.
+        ``"*"``, which has no limit by default. Two limits if one has a name and one has none: both hold.
     band : int, optional
         The tenant's strict band, from 0 to 7; 4 by default. While a message of a tenant of one band is buffered, no
         messages of later bands are handed to a handler, for as long as that lasts. Not for ``"*"``.
@@ -49,15 +49,14 @@ class Tenant:
 
     _: KW_ONLY
     weight: int | None = None
-    limit: Limit | Literal[False] | None = None
+    limit: Limit | Sequence[Limit] | Literal[False] | None = None
     band: int | None = None
 
     def __post_init__(self) -> None:
-        weight, limit, band = self.weight, self.limit, self.band
+        weight, band = self.weight, self.band
         if weight is not None and not is_weight(weight):
             raise ConfigurationError(f"weight of a tenant must be a whole number of at least 1, got {weight!r}")
-        if limit is not None and limit is not False and not isinstance(limit, Limit):
-            raise ConfigurationError(f"limit of a tenant must be a fairsched.Limit or False, got {limit!r}")
+        object.__setattr__(self, "limit", checked_limit(self.limit, "a tenant"))
         if band is not None and not is_band(band):
             raise ConfigurationError(
                 f"band of a tenant must be a whole number from 0 (served first) to {LAST_BAND}, got {band!r}"

@@ -22,7 +22,7 @@ from fairsched.config.unique_json import check_distinct, parse_json
 from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.scheduling.bands import LAST_BAND
-from fairsched.scheduling.limit import Limit
+from fairsched.scheduling.limit import Limit, Limits
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 #: In a file, a variable or on the command line: None, where None switches something off.
@@ -291,6 +291,7 @@ _LIMIT: dict[str, Callable[[Any], Any]] = {
     "rate": lambda value: value.strip() if isinstance(value, str) else value,
     "burst": _whole,
     "scope": lambda value: value.strip() if isinstance(value, str) else value,
+    "name": lambda value: value.strip() if isinstance(value, str) else value,
 }
 
 
@@ -302,8 +303,12 @@ def _limit(value: Any) -> Limit:
     return Limit(**{name: read(value[name]) for name, read in _LIMIT.items() if value.get(name) is not None})
 
 
-def _queue_limit(value: Any) -> Limit | Literal[False]:
-    """Read a limit, or that there is none."""
+def _queue_limit(value: Any) -> Limits | Literal[False]:
+    """Read a limit, or a list of two, or that there is none."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        value = parse_json(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_limit, value))
     return False if _is_off(value) else _limit(value)
 
 
@@ -542,4 +547,5 @@ TENANTS = Kind(
     f"names of tenants with weights (whole numbers of at least 1) or with tables of {', '.join(_TENANT)}",
 )
 RETRY = Kind(_retry, f"a number of attempts, or a table of {', '.join(_RETRY)}")
+LIMIT = Kind(_limit, f"a number of messages, or a table of {', '.join(_LIMIT)}")
 CODEL = Kind(_codel, f"a duration, or a table of {', '.join(_CODEL)}")

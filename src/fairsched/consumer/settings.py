@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fairsched.amqp.shortstring import LONGEST, is_short_string
 from fairsched.amqp.urls import check_urls
@@ -31,7 +31,7 @@ from fairsched.delivery.handlers import check_plain
 from fairsched.errors import ConfigurationError
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.scheduling._arrays import AMOUNT_MAX
-from fairsched.scheduling.limit import Limit
+from fairsched.scheduling.limit import JointName, Limit, Limits, own_and_named
 
 if TYPE_CHECKING:
     from fairsched.delivery._delivery import Message
@@ -96,9 +96,12 @@ class ConsumerSettings:
     codel : CoDel or None
         Which messages wait here too long, and what happens to them.
     limits : dict
-        Limit of each queue or tenant that has a limit of its own; None: no limit, in place of `default_limit`.
-    default_limit : Limit or None
+        Limit, or both limits, of each queue or tenant that has a limit of its own; None: no limit, in place of
+        `default_limit`.
+    default_limit : Limit, tuple of Limit, or None
         Limit of each tenant that has none of its own.
+    joint_limits : dict
+        By `JointName`, the limits that several queues or tenants have together.
     bands : dict
         Band of each queue or tenant for which one is said.
     pools : tuple of Pool
@@ -164,6 +167,7 @@ class ConsumerSettings:
         if self.key is not None:
             _refuse_of_queues(self.queues)
         self.limits, self.default_limit = self._limits(), self.others.limit or None
+        self.joint_limits = _joint_limits(self)
         self.bands = self._bands()
         _check_band(self, self.bands)
         _check_worker_queues(self)
@@ -195,9 +199,31 @@ class ConsumerSettings:
     @property
     def has_group_limits(self) -> bool:
         """Whether a limit counts the messages of all processes of the share group."""
-        return any(one is not None and one.scope == "group" for one in (self.default_limit, *self.limits.values()))
+        return any(one.scope == "group" for one in self.all_limits())
 
-    def _limits(self) -> dict[Hashable, Limit | None]:
+    def all_limits(self) -> list[Limit]:
+        """Return the limits of all slots, and the total. O(slots)."""
+        given = (self.options.limit, self.default_limit, *self.limits.values())
+        return [one for limits in given for one in own_and_named(limits) if one is not None]
+
+    def limits_of(self, slot: Hashable) -> list[Limit]:
+        """Return all limits of a slot, and the total."""
+        given = (self.options.limit, self.limits.get(slot, self.default_limit))
+        return [one for limits in given for one in own_and_named(limits) if one is not None]
+
+    def limit_of(self, slot: Hashable) -> Limit | None:
+        """Return the limit that a slot has by itself, or that goes by a `JointName`; None if there is none."""
+        if type(slot) is JointName:
+            return self.joint_limits.get(slot)
+        return own_and_named(self.limits.get(slot, self.default_limit))[0]
+
+    def joint_limits_of(self, slot: Hashable) -> list[JointName]:
+        """Return the names of the limits that a slot has together with others."""
+        named = own_and_named(self.limits.get(slot, self.default_limit))[1]
+        found = [] if named is None else [JointName(named.name)]
+        return found if self.options.limit is None else [*found, JointName(None)]
+
+    def _limits(self) -> dict[Hashable, Limits | None]:
         """Return the limits that queues or tenants have of their own."""
         return _own_limits(self.queues if self.key is None else self.tenants)
 
@@ -320,6 +346,7 @@ class ConsumerSettings:
         found.time_limits = {**self.time_limits, **_time_limits(self.options.time_limit, added)}
         if self.key is None:
             found.limits = {**self.limits, **_own_limits(added)}
+            found.joint_limits = _joint_limits(found)
             found.bands = {**self.bands, **_own_bands(added)}
         else:
             _refuse_of_queues(added)
@@ -470,9 +497,29 @@ def _ordering_key(ordering_key: Any, lanes: Sequence[Lanes]) -> Any:
     return next((one.key for one in lanes if one.ordered), ordering_key)
 
 
-def _own_limits(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, Limit | None]:
+def _joint_limits(settings: ConsumerSettings) -> dict[Hashable, Limit]:
+    """Return the limits of several slots together, by name; refuse names that are defined twice, and the total's."""
+    total = settings.options.limit
+    if total is not None and not isinstance(total, Limit):
+        raise ConfigurationError(f"limit of a consumer must be a fairsched.Limit or None, got {total!r}")
+    if total is not None and total.name is not None:
+        raise ConfigurationError(
+            f"limit of a consumer is of all its messages and has no name, got name={total.name!r}; name the limits of "
+            "queues or tenants"
+        )
+    found: dict[Hashable, Limit] = {} if total is None else {JointName(None): total}
+    for limit in settings.all_limits():
+        if limit.name is not None and found.setdefault(JointName(limit.name), limit) != limit:
+            raise ConfigurationError(
+                f"limit {limit.name!r} must be the same wherever it is used, got {found[JointName(limit.name)]!r} and "
+                f"{limit!r}"
+            )
+    return found
+
+
+def _own_limits(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, Limits | None]:
     """Return the limit of each slot that has one of its own, or says that it has none."""
-    return {name: one.limit or None for name, one in slots.items() if one.limit is not None}
+    return {name: cast(Limits | None, one.limit or None) for name, one in slots.items() if one.limit is not None}
 
 
 def _own_bands(slots: Mapping[Any, Queue | Tenant]) -> dict[Hashable, int]:
@@ -596,7 +643,7 @@ def _check_worker_queues(settings: ConsumerSettings) -> None:
             "ordering_key gives every worker a queue of its own, so none can have a higher priority than another; "
             f"workers must have one priority, got {', '.join(map(str, priorities))}"
         )
-    if settings.worker_queues > 1 and (settings.default_limit or any(settings.limits.values())):
+    if settings.worker_queues > 1 and settings.all_limits():
         raise ConfigurationError(
             f"a limit cannot be combined with ordering_key and workers={settings.workers}: each worker has its own "
             f"worker queue, and a {'queue' if settings.key is None else 'tenant'} cannot be limited across them"

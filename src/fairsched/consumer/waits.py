@@ -93,20 +93,16 @@ def slow_rates(settings: ConsumerSettings) -> Iterator[str]:
     -----
     O(queues and limits). Pure.
     """
-    usual = settings.default_limit
     if settings.key is None:
         found = [
-            (f"queue {name!r}", settings.limits.get(name, usual), size, consumer_timeout(settings.queues.get(name)))
+            (f"queue {name!r}", settings.limits_of(name), size, consumer_timeout(settings.queues.get(name)))
             for name, size in settings.windows.items()
         ]
     else:
-        tenants = [usual, *settings.limits.values()]
-        limited = [limit for limit in tenants if limit is not None and limit.rate is not None]
-        slowest = min(limited, key=lambda limit: limit.per_second or 0.0, default=None)
         shortest = min(map(consumer_timeout, settings.queues.values()), default=CONSUMER_TIMEOUT)
-        found = [("one tenant", slowest, sum(settings.windows.values()), shortest)]
-    for whose, limit, window, timeout in found:
-        rate = None if limit is None else limit.per_second
+        found = [("one tenant", settings.all_limits(), sum(settings.windows.values()), shortest)]
+    for whose, limits, window, timeout in found:
+        rate = min((limit.per_second for limit in limits if limit.per_second is not None), default=None)
         if rate is not None and window / rate > timeout:
             yield (
                 f"a window full of messages of {whose}, {window} of them, needs {window / rate:.3g} s at a rate of "

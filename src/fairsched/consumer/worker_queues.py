@@ -14,6 +14,7 @@ from fairsched.errors import ConfigurationError, ShutDown
 from fairsched.routing._ring import HashRing
 from fairsched.scheduling._fairqueue import FairQueue
 from fairsched.scheduling.bands import DEFAULT_BAND
+from fairsched.scheduling.limit import JointName
 from fairsched.stats import LimitStats, SlotOutlook, SlotStats
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class WorkerQueues:
                 settings.quanta,
                 default_quantum=settings.default_quantum,
                 limit=settings.default_limit,
+                total_limit=settings.options.limit,
                 sparse_boost=settings.options.sparse_boost,
                 subkey_quantum=None if settings.subkey is None else settings.cost.unit,
                 priorities=settings.band is not None,
@@ -169,9 +171,9 @@ class WorkerQueues:
         if settings.key is not None:
             return
         for worker_queue in self.queues:
-            limit = settings.limits.get(name)
-            if limit is not None and limit.scope == "process":  # permits of the group stay until nothing is in hand
-                worker_queue.set_limit(name, None)
+            limit = settings.limit_of(name)
+            if settings.limits.get(name) is not None:  # permits of the group stay until nothing is in hand
+                worker_queue.set_limit(name, limit if limit is not None and limit.scope == "group" else None)
             if name in settings.bands:
                 worker_queue.set_band(name, DEFAULT_BAND)
             worker_queue.retire(name)
@@ -261,6 +263,13 @@ class WorkerQueues:
 
     def limits(self) -> dict[Hashable, LimitStats]:
         """Return what the limits of slots do; there are some in a single worker queue only. O(slots)."""
+        return {slot: one for slot, one in self._limit_stats().items() if type(slot) is not JointName}
+
+    def joint_limits(self) -> dict[JointName, LimitStats]:
+        """Return what the limits do that several slots have together. O(slots)."""
+        return {name: one for name, one in self._limit_stats().items() if type(name) is JointName}
+
+    def _limit_stats(self) -> dict[Hashable, LimitStats]:
         return self.queues[0].limit_stats() if len(self.queues) == 1 else {}
 
 

@@ -3,7 +3,7 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from fairsched._core cimport NamedSlots
-from fairsched.core.schedule.limits cimport Limit, LimitTable
+from fairsched.core.schedule.limits cimport LimitTable
 from fairsched.core.schedule.slots cimport Bands, Branches
 from fairsched.core.schedule.subkeys cimport Subkeys
 from fairsched.scheduling._waitingroom cimport WaitingRoom
@@ -23,6 +23,7 @@ cdef class FairQueue(NamedSlots):
     cdef int64_t maxsize
     cdef int64_t default_quantum  # 0: unknown slots are errors
     cdef LimitTable limits
+    cdef list joint_names         # a JointName for each limit of several slots, by number from 1 on
     cdef object asker             # called when slots are short of permits; None: nothing is
     cdef bint told                # it was called, and the slots have not been asked for since
     cdef Bands bands              # used once a slot has another band than the default, or items have priorities
@@ -44,15 +45,15 @@ cdef class FairQueue(NamedSlots):
     cdef object take(self, int32_t rank, object nothing, Place place)
     cdef object take_in_time(self, object timeout, int32_t rank, Place place)
     cdef int take_more(self, list found, Py_ssize_t limit) except -1
-    cdef int start_priorities(self) except -1
-    cdef int limit_slots(self, Limit usual) except -1
-    cdef int give_back(self, uint32_t index, bint unused) except -1
+    cdef int gave_back(self) except -1
 
 
 cdef class Place:
     cdef FairQueue queue  # None: given back
     cdef uint32_t index   # of the slot, if the slot's limit still has this `count`
     cdef uint64_t count
+    cdef uint32_t named   # number of the named limit in which the item counts
+    cdef uint32_t total   # of that of all slots
 
     cdef int give_back(self, bint unused) except -1
 

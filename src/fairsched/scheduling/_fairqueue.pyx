@@ -49,12 +49,14 @@ from fairsched.core.schedule.branches cimport (
 from fairsched.core.schedule.dwrr cimport (
     dwrr_charge_elsewhere, dwrr_hold, dwrr_pop, dwrr_push, dwrr_reserve, dwrr_set_quantum, dwrr_turn,
 )
+from fairsched.core.schedule.jointlimits cimport Limit, NO_JOINT
 from fairsched.core.schedule.limits cimport (
-    Limit, NEVER, limits_add, limits_block, limits_clear, limits_due, limits_give_back, limits_init, limits_look,
-    limits_pushed, limits_reserve, limits_set, limits_take, limits_tell,
+    NEVER, limits_add, limits_arrange, limits_block, limits_clear, limits_counts, limits_due, limits_give_back,
+    limits_give_back_joint, limits_init, limits_look, limits_pushed, limits_release, limits_reserve, limits_take,
+    limits_tell,
 )
 from fairsched.core.schedule.slots cimport (
-    AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, PRIORITIES, TRANSIENT, Slot, SlotTable,
+    AWAITED_SLOT, BANDS, HELD, HELD_ONLY, NOT_AWAITED, NOT_HELD, NO_SLOT, TRANSIENT, Slot, SlotTable,
     slots_first, slots_report_idle,
 )
 from fairsched.core.schedule.subkeys cimport subkeys_clear, subkeys_init, subkeys_pop, subkeys_push
@@ -62,11 +64,12 @@ from fairsched.core.schedule.withdrawal cimport Sought, withdraw_retire, withdra
 from fairsched.core.waiting.node cimport NOTIFIED, node_state
 from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
-from fairsched.scheduling._givenlimits cimport all_limits, as_limit
+from fairsched.scheduling._givenlimits cimport all_limits, as_limit, change_limit, joint_number, lift_all, limit_all
 from fairsched.scheduling._itempriorities cimport (
     bands_of_items, branch_if_any, branch_of, checked_priority, enter_branches, forget_idle_branches,
+    start_priorities,
 )
-from fairsched.scheduling._items cimport items_drop, items_list, items_visit
+from fairsched.scheduling._items cimport items_drop, items_list, items_visit, nth
 from fairsched.scheduling._itemsubkeys cimport add_subkey, forget_idle_subkeys, queued_by_subkey, settle_lowest
 from fairsched.scheduling._numbers cimport as_amount, as_count, as_int64, as_nanoseconds, as_priority
 from fairsched.scheduling._outlooks cimport NextService, next_service, slot_outlook
@@ -82,6 +85,7 @@ from fairsched.errors import ShutDown
 from fairsched.scheduling._arrays import as_costs
 from fairsched.scheduling.bands import check_band
 from fairsched.scheduling.batch import Batch
+from fairsched.scheduling.limit import own_and_named
 
 cdef extern from *:
     """
@@ -121,7 +125,7 @@ cdef enum Verdict:  # on a put or a get at this moment
 @cython.final
 cdef class FairQueue(NamedSlots):
     """FairQueue(quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None, \
-sparse_boost=False, subkey_quantum=None, priorities=False)
+total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False)
     --
 
     A thread-safe queue that serves its slots in weighted fair order, where `queue.Queue` is first in, first out.
@@ -142,10 +146,12 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
     clock : callable, optional
         Returns the time in seconds, used for time-outs; `time.monotonic` by default. A blocked call polls any other
         clock every millisecond.
-    limit : Limit, optional
+    limit : Limit or sequence of Limit, optional
         How many items of a slot may be served and not yet released (see `release`), and how fast the slot is served. It
         applies to every slot without a limit of its own (see `set_limit`). A slot at its limit takes no turns until it
-        may be served again; other slots continue.
+        may be served again; other slots continue. A `Limit` with a name counts the items of all slots that have it.
+    total_limit : Limit, optional
+        The same for the items of all slots together.
     sparse_boost : bool
         Whether a slot that was empty for a round and then gets an item takes its next turn before the others; see
         Notes.
@@ -188,7 +194,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
 
     def __cinit__(
         self, quanta=None, *, maxsize=0, default_quantum=None, anticipation=0.0, clock=None, limit=None,
-        sparse_boost=False, subkey_quantum=None, priorities=False,
+        total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False,
     ):
         limits_init(&self.limits)
         branches_init(&self.branches)
@@ -213,33 +219,23 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         for name, quantum in [] if quanta is None else checked_quanta(quanta):
             self.add_new(name, quantum)
         if priorities:
-            self.start_priorities()
-        if limit is not None:
-            self.limit_slots(as_limit(limit))
+            start_priorities(&self.table, &self.branches, &self.bands, self.subkey_quantum)
+            self.one_priority = self.getters  # a value that no caller can pass
+            self.is_divided = True
+        self.joint_names = []
+        own, named = own_and_named(limit)
+        if own is not None or named is not None or total_limit is not None:
+            limit_all(&self.limits, &self.table, as_limit(own))
+        if named is not None:
+            self.limits.joints.usual_named = joint_number(self, &self.limits, self.joint_names, named, False)
+        if total_limit is not None:
+            self.limits.joints.total = joint_number(self, &self.limits, self.joint_names, total_limit, True)
 
     def __dealloc__(self):
         items_drop(&self.table, &self.levels)
         limits_clear(&self.limits)
         subkeys_clear(&self.levels)
         branches_clear(&self.branches)
-
-    cdef int start_priorities(self) except -1:
-        """Let items have priorities from now on; there are none yet."""
-        cdef uint32_t i
-        if self.below is not None:
-            raise ValueError(
-                f"priorities cannot be combined with subkey_quantum={self.subkey_quantum}: a subkey's items keep their "
-                "order"
-            )
-        if not branches_reserve(&self.branches, &self.table):
-            raise MemoryError()
-        self.table.branches = &self.branches
-        for i in range(self.table.size):
-            branches_add_root(&self.table, i)
-        bands_start(&self.table, &self.bands, PRIORITIES)
-        self.one_priority = self.getters  # a value that no caller can pass
-        self.is_divided = True
-        return 0
 
     # -- putting ------------------------------------------------------------------------------------------------------
 
@@ -438,7 +434,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
                     raise Empty
             index = serve(self, &token)
             if rarely(self.limits.on):
-                limits_take(&self.limits, &self.table, index)
+                limits_take(&self.limits, &self.table, index, True)
             name = <object> PyList_GET_ITEM(self.name_of, index)
             Py_INCREF(name)
             PyTuple_SET_ITEM(found, 0, name)
@@ -533,7 +529,7 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
                     limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
                 # The result is complete before an item is taken: an allocation may fail, or run finalizers that use
                 # this queue, and a signal may arrive.
-                size = min(limit, max(takeable(self), 1))
+                size = min(limit, max(takeable(self) + (self.table.withheld if self.limits.joints.on else 0), 1))
                 names = PyList_New(size)
                 items = PyList_New(size)
                 found = new_batch(names, items)
@@ -862,32 +858,33 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         ----------
         slot : Hashable
             The slot's name.
-        limit : Limit or None
-            None: the slot has no limit.
+        limit : Limit, sequence of Limit, or None
+            None: none. A slot has at most one without a name, and one with: the same for all slots that have the name.
 
         Raises
         ------
         KeyError
             There is no such slot and no default quantum.
         ValueError
-            `limit` is not a `Limit`.
+            `limit` is not as above.
 
         Notes
         -----
-        An item counts as in hand if it was served while the slot had a limit with a concurrency. Complexity: O(log
-        slots); O(backlogged slots) if the slot has queued items.
+        An item counts as in hand if it was served while the slot had a limit with a concurrency or a name. Complexity:
+        O(log slots); O(backlogged slots) if the slot has queued items.
         """
-        cdef Limit found = as_limit(limit)
-        cdef uint32_t index
+        own, named = own_and_named(limit)
+        cdef Limit found = as_limit(own)
+        cdef uint32_t index, number = NO_JOINT
         with cython.critical_section(self):
             if self.limits.rated:
                 limits_tell(&self.limits, &self.table, as_nanoseconds(self.getters.clock()))
-            index = self.keep_slot(slot)
             if not self.limits.on:
-                self.limit_slots(as_limit(None))
-            self.limits.rated |= found.interval != 0
-            self.limits.shared |= found.shared
-            limits_set(&self.limits, &self.table, index, found)
+                limit_all(&self.limits, &self.table, as_limit(None))
+            if named is not None:
+                number = joint_number(self, &self.limits, self.joint_names, named, False)
+            index = self.keep_slot(slot)
+            change_limit(&self.limits, &self.table, index, found, number)
             hand_over(self)
             tell_shorts(self)
 
@@ -895,8 +892,8 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         """release($self, slot)
         --
 
-        Report that a served item is no longer in hand. Call it once per served item of a slot whose limit has a
-        concurrency.
+        Report that a served item is no longer in hand. Call it once per served item of a slot that has a limit with a
+        concurrency or a name, or if there is a total limit.
 
         Parameters
         ----------
@@ -908,11 +905,11 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         KeyError
             There is no such slot and no default quantum.
         ValueError
-            The slot's limit has a concurrency, and none of its items is in hand.
+            Items of the slot are counted, and none is in hand.
 
         Notes
         -----
-        Does nothing if the slot's limit has no concurrency.
+        Does nothing if items of the slot are not counted.
         """
         cdef int64_t hash
         cdef long index
@@ -921,13 +918,11 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             index = slot_find(self, slot, &hash)
             if index < 0 and not self.default_quantum:
                 raise KeyError(f"no slot is named {slot!r}")
-            if index < 0:  # a tenant that was forgotten
-                done = not self.limits.usual.concurrency
-            else:
-                done = not self.limits.on or not self.limits.of[index].limit.concurrency
+            done = not limits_counts(&self.limits, index)  # -1: a tenant that was forgotten
             if not done and index >= 0 and self.limits.of[index].in_hand:
                 done = True
-                self.give_back(index, False)
+                limits_release(&self.limits, &self.table, index)
+                self.gave_back()
         if not done:
             raise ValueError(f"nothing of slot {slot!r} is in hand: each item is released once")
 
@@ -965,8 +960,8 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
             now = as_nanoseconds(self.getters.clock())
             index = find_slot(self, slot)
             if not self.limits.on:
-                self.limit_slots(as_limit(None))
-            self.limits.rated = True
+                limit_all(&self.limits, &self.table, as_limit(None))
+            self.limits.rated = self.limits.watched = True
             limits_tell(&self.limits, &self.table, now)
             limits_block(&self.limits, &self.table, index, now + as_nanoseconds(wait))
             hand_over(self)
@@ -978,41 +973,22 @@ sparse_boost=False, subkey_quantum=None, priorities=False)
         Remove the limits of all slots from now on: for a caller that takes out the remaining items without handling
         them.
         """
-        cdef uint32_t i
         with cython.critical_section(self):
             if self.limits.on:
-                self.limits.usual = as_limit(None)
-                for i in range(self.table.size):
-                    if self.names.names[i].name != NULL:  # not that of a branch
-                        self.limits.of[i].blocked = -NEVER
-                        limits_set(&self.limits, &self.table, i, self.limits.usual)
+                lift_all(self, &self.limits)
                 hand_over(self)
 
     def limit_stats(self):
         """limit_stats($self)
         --
 
-        Figures of the slots that have limits, by slot name: a dict of `LimitStats`. O(slots).
+        A dict of `LimitStats` by slot name, and by `JointName` for limits of several slots. O(slots).
         """
         with cython.critical_section(self):
-            return all_limits(self, &self.limits, limits_time(self)) if self.limits.on else {}
+            return all_limits(self, &self.limits, self.joint_names, limits_time(self)) if self.limits.on else {}
 
-    cdef int limit_slots(self, Limit usual) except -1:
-        """Give this limit to all slots, and to those that will be added."""
-        cdef uint32_t i
-        if not limits_reserve(&self.limits, &self.table):
-            raise MemoryError()
-        self.limits.on = True
-        self.limits.usual = usual
-        self.limits.rated |= usual.interval != 0
-        self.limits.shared |= usual.shared
-        for i in range(self.table.size):
-            limits_add(&self.limits, &self.table, i)
-        return 0
-
-    cdef int give_back(self, uint32_t index, bint unused) except -1:
-        """Note that a served item is no longer in hand; unused: the item counts as not served."""
-        limits_give_back(&self.limits, &self.table, index, 1, unused)
+    cdef int gave_back(self) except -1:
+        """Wake the getters that may go on now, and tell the owner of permits."""
         if wakeup_possible(&self.getters.interest):
             hand_over(self)
         if self.table.idle_count:
@@ -1282,6 +1258,8 @@ cdef inline bint is_awaiting(FairQueue q) noexcept:
 
 cdef inline int64_t takeable(FairQueue q) noexcept:
     """Return the number of items in the slots that take turns, of all bands."""
+    if rarely(q.limits.joints.on):
+        limits_arrange(&q.limits, &q.table)
     return q.table.queued + q.bands.elsewhere
 
 
@@ -1325,11 +1303,32 @@ cdef inline int is_due(FairQueue q) except -1:
 
 cdef inline int may_take(FairQueue q, int32_t rank) except -1:
     """1 when an item is queued, no getter of a higher priority is to have it, and no slot is waited for."""
-    if rarely(q.limits.rated):
-        limits_tell(&q.limits, &q.table, as_nanoseconds(q.getters.clock()))
+    if rarely(q.limits.watched):
+        look_at_limits(q)
     if q.table.queued == 0 or is_outranked(q, rank):
         return 0
-    return not rarely(q.table.patience != 0) or (is_due(q) and q.table.queued != 0 and not is_outranked(q, rank))
+    if not rarely(q.table.patience != 0):
+        return 1
+    if rarely(q.limits.joints.on):
+        return is_due_and_allowed(q, rank)
+    return is_due(q) and q.table.queued != 0 and not is_outranked(q, rank)
+
+
+cdef int is_due_and_allowed(FairQueue q, int32_t rank) except -1:
+    """Return what may_take does: a turn that passes may leave one whose slot has to wait for a joint limit."""
+    while is_due(q):
+        if not limits_arrange(&q.limits, &q.table) or q.table.queued == 0:
+            return q.table.queued != 0 and not is_outranked(q, rank)
+    return 0
+
+
+cdef int look_at_limits(FairQueue q) except -1:
+    """Let slots take turns whose limits allow it now, and no others. The clock may run Python code."""
+    if q.limits.rated:
+        limits_tell(&q.limits, &q.table, as_nanoseconds(q.getters.clock()))
+    if q.limits.joints.on:
+        limits_arrange(&q.limits, &q.table)
+    return 0
 
 
 cdef inline Verdict verdict_on(FairQueue q, bint for_item, int32_t rank, int64_t count) except VERDICT_ERROR:
@@ -1354,6 +1353,9 @@ cdef inline Verdict verdict_on(FairQueue q, bint for_item, int32_t rank, int64_t
 cdef Verdict wait_for_item(FairQueue q, bint block, object deadline, int32_t rank, int64_t limit) except VERDICT_ERROR:
     """Wait until an item may be taken; TOO_LATE if none was in time, ShutDown if none will come."""
     cdef Verdict verdict = verdict_on(q, True, rank, limit)
+    if verdict == WAIT and rarely(q.limits.joints.listed != 0):
+        tell_shorts(q)
+        verdict = verdict_on(q, True, rank, limit)
     if verdict == WAIT:
         verdict = wait_seated(q, True, deadline, rank, limit) if block else TOO_LATE
     if verdict > READY_AFTER_WAIT:
@@ -1400,6 +1402,7 @@ cdef Verdict wait_seated(
                     hand_room_over(q)
                 elif not is_awaiting(q):  # otherwise this getter waits for the slot whose turn it is
                     room.wake(takeable(q))
+                tell_shorts(q)
     except BaseException:
         leave_seat(q, for_item, seat)
         raise
@@ -1466,6 +1469,7 @@ cdef void hand_over(FairQueue q) noexcept:
     """Wake getters for the items that are left."""
     if q.table.queued or q.table.withheld:
         q.getters.wake(wanted(q))
+        tell_shorts(q)
     elif q.is_shut_down:
         q.getters.wake_all()
 
@@ -1684,15 +1688,6 @@ cdef int store_many(
     return 0
 
 
-cdef inline object nth(object one, list each, Py_ssize_t place, str what):
-    """Return the name that is given for one item, or for all."""
-    if each is None:
-        return one
-    if place >= PyList_GET_SIZE(each):
-        raise RuntimeError(f"the {what} changed while they were looked up")
-    return <object> PyList_GET_ITEM(each, place)
-
-
 cdef inline uint32_t find_pinned(
     FairQueue q, object name, uint32_t* remembered, uint32_t* pinned, Py_ssize_t* pins
 ) except? 0xFFFFFFFF:
@@ -1731,7 +1726,7 @@ cdef int64_t take_many(FairQueue q, list names, list items, int64_t size) noexce
             break
         taken += 1
         if rarely(q.limits.on):
-            limits_take(&q.limits, &q.table, index)
+            limits_take(&q.limits, &q.table, index, True)
         Py_INCREF(<object> PyList_GET_ITEM(q.name_of, index))
         PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(q.name_of, index))
         PyList_SET_ITEM(items, i, <object> <PyObject*> <uintptr_t> token)  # with the entry's reference
@@ -1783,14 +1778,19 @@ cdef class Place:
                 if self.queue is not None:
                     self.queue = None
                     if fair.limits.of[self.index].count == self.count:
-                        fair.give_back(self.index, unused)
+                        limits_give_back(&fair.limits, &fair.table, self.index, 1, unused)
+                    if self.named or self.total:
+                        limits_give_back_joint(&fair.limits, &fair.table, self.named, self.total, unused)
+                    fair.gave_back()
         return 0
 
 
 cdef inline void take_place(FairQueue q, uint32_t index, Place place) noexcept:
-    limits_take(&q.limits, &q.table, index)
+    limits_take(&q.limits, &q.table, index, False)
     place.index = index
     place.count = q.limits.of[index].count
+    place.named = q.limits.joints.slot[index].named if q.limits.joints.on else NO_JOINT
+    place.total = q.limits.joints.total
     place.queue = q
 
 

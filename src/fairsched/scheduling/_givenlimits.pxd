@@ -6,7 +6,15 @@ from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from fairsched._core cimport NamedSlots
-from fairsched.core.schedule.limits cimport Limit, LimitTable, SlotLimit, limits_is_full
+from fairsched.core.schedule.jointlimits cimport (
+    NO_JOINT, JointLimit, Limit, joints_is_reached, joints_make, joints_set,
+    joints_wait_no_more,
+)
+from fairsched.core.schedule.limits cimport (
+    NEVER, LimitTable, SlotLimit, limits_add, limits_arrange, limits_is_full, limits_reserve, limits_set,
+    limits_set_named, limits_waiting_messages,
+)
+from fairsched.core.schedule.slots cimport SlotTable
 
 
 cdef inline Limit as_limit(object limit) except *:
@@ -22,7 +30,66 @@ cdef inline Limit as_limit(object limit) except *:
     return found
 
 
-cdef inline dict all_limits(NamedSlots slots, LimitTable* table, int64_t now):
+cdef inline void note_kind(LimitTable* l, Limit limit) noexcept:
+    """Note what has to be done from now on because of a limit."""
+    l.rated |= limit.interval != 0
+    l.watched |= limit.interval != 0
+    l.shared |= limit.shared
+
+
+cdef inline int limit_all(LimitTable* l, SlotTable* t, Limit usual) except -1:
+    """Give this limit to all slots, and to those that will be added."""
+    cdef uint32_t i
+    if not limits_reserve(l, t):
+        raise MemoryError()
+    l.on = True
+    l.usual = usual
+    note_kind(l, usual)
+    for i in range(t.size):
+        limits_add(l, t, i)
+    return 0
+
+
+cdef inline void change_limit(LimitTable* l, SlotTable* t, uint32_t index, Limit limit, uint32_t named) noexcept:
+    """Change the own limit of a slot, and the limit that it has together with others: its number, or NO_JOINT."""
+    note_kind(l, limit)
+    limits_set(l, t, index, limit)
+    if l.joints.on:
+        limits_set_named(l, t, index, named)
+
+
+cdef inline void lift_all(NamedSlots slots, LimitTable* l) noexcept:
+    """Let no slot have a limit."""
+    cdef uint32_t i
+    for i in range(slots.table.size if l.joints.on else 0):
+        joints_wait_no_more(&l.joints, i)
+    l.usual = as_limit(None)
+    l.joints.usual_named = l.joints.total = NO_JOINT
+    for i in range(slots.table.size):
+        if slots.names.names[i].name != NULL:  # not that of a branch
+            l.of[i].blocked = -NEVER
+            change_limit(l, &slots.table, i, l.usual, NO_JOINT)
+
+
+cdef inline uint32_t joint_number(NamedSlots slots, LimitTable* l, list names, object limit, bint total) except 0:
+    """Return the number of the limit of several slots with this name, or of the total; it is as given from now on."""
+    from fairsched.scheduling.limit import JointName
+    cdef Limit found = as_limit(limit)
+    name = JointName(None if total else limit.name)
+    cdef uint32_t number = names.index(name) + 1 if name in names else 0
+    if not number:
+        names.append(name)
+        l.joints.on = l.watched = True
+        number = joints_make(&l.joints) if limits_reserve(l, &slots.table) else 0
+    if not number:
+        raise MemoryError()
+    l.rated |= found.interval != 0
+    joints_set(&l.joints, number, found, l.now)
+    limits_arrange(l, &slots.table)
+    return number
+
+
+cdef inline dict all_limits(NamedSlots slots, LimitTable* table, list joint_names, int64_t now):
     """Return the figures of limits by slot name, all of one moment. Called with the queue's exclusion held."""
     cdef uint32_t i, size
     cdef SlotLimit* limits = NULL
@@ -49,7 +116,22 @@ cdef inline dict all_limits(NamedSlots slots, LimitTable* table, int64_t now):
                 figures[names[i]] = limit_figures(&limits[i], queued[i], now)
     finally:
         free(limits)
+    for i in range(1, len(joint_names) + 1):
+        figures[joint_names[i - 1]] = joint_figures(
+            &table.joints.of[i], limits_waiting_messages(table, &slots.table, i), now
+        )
     return figures
+
+
+cdef inline object joint_figures(const JointLimit* joint, int64_t waiting, int64_t now):
+    """Return the figures of a limit of several slots."""
+    from fairsched.stats import LimitStats
+    return LimitStats(
+        joint.in_hand if joint.limit.concurrency else None,
+        joint.limit.concurrency or None,
+        1e9 / joint.limit.interval if joint.limit.interval else None,
+        waiting if joints_is_reached(joint, now) else 0,
+    )
 
 
 cdef inline object limit_figures(const SlotLimit* at, int64_t queued, int64_t now):

@@ -7,14 +7,32 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from fairsched._core cimport NamedSlots, slot_pin, slot_unpin, slots_make_room
 from fairsched.core.atomics cimport rarely
+from fairsched.core.schedule.bands cimport bands_start
 from fairsched.core.schedule.branches cimport (
-    branches_add, branches_band, branches_find, branches_is_branch, branches_is_idle, branches_remove, branches_reserve,
+    branches_add, branches_add_root, branches_band, branches_find, branches_is_branch, branches_is_idle,
+    branches_remove, branches_reserve,
 )
 from fairsched.core.schedule.limits cimport LimitTable, limits_exempt, limits_reserve
 from fairsched.core.schedule.slots cimport (
-    NO_SLOT, Branches, SlotTable, slots_report_idle, slots_take_idle,
+    NO_SLOT, PRIORITIES, Bands, Branches, SlotTable, slots_report_idle, slots_take_idle,
 )
 from fairsched.scheduling._numbers cimport as_item_priority
+
+
+cdef inline int start_priorities(SlotTable* table, Branches* branches, Bands* bands, int64_t subkey_quantum) except -1:
+    """Let items have priorities from now on; there are none yet."""
+    cdef uint32_t i
+    if subkey_quantum:
+        raise ValueError(
+            f"priorities cannot be combined with subkey_quantum={subkey_quantum}: a subkey's items keep their order"
+        )
+    if not branches_reserve(branches, table):
+        raise MemoryError()
+    table.branches = branches
+    for i in range(table.size):
+        branches_add_root(table, i)
+    bands_start(table, bands, PRIORITIES)
+    return 0
 
 
 cdef inline int64_t checked_priority(const SlotTable* table, object priority) except -1:

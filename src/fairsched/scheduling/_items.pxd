@@ -5,7 +5,7 @@ of the subkey owns the reference, and the entry of the slot owns none.
 """
 
 cimport cython
-from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.object cimport PyObject, visitproc
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uintptr_t
@@ -123,3 +123,12 @@ cdef inline void release_items(EntryPool* pool, Entry* entry) noexcept:
         item = None
         entry = entry.next
     entrypool_clear(&aside)
+
+
+cdef inline object nth(object one, list each, Py_ssize_t place, str what):
+    """Return the name that is given for one item, or for all."""
+    if each is None:
+        return one
+    if place >= PyList_GET_SIZE(each):
+        raise RuntimeError(f"the {what} changed while they were looked up")
+    return <object> PyList_GET_ITEM(each, place)

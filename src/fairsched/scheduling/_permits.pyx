@@ -9,13 +9,16 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport int64_t, uint32_t
 
 from fairsched._core cimport slot_find
+from fairsched.core.schedule.jointlimits cimport NO_JOINT, JointLimit, Joints, joints_take_short
 from fairsched.core.schedule.limits cimport (
-    NEVER, NO_PLACE, SlotLimit, limits_look_at_tight, limits_permit, limits_take_short, limits_tell,
+    NEVER, NO_PLACE, SlotLimit, limits_look_at_tight, limits_permit, limits_permit_joint, limits_take_short,
+    limits_tell, limits_waiting_for, limits_waits_for_group,
 )
 from fairsched.core.schedule.slots cimport Slot
 from fairsched.scheduling._fairqueue cimport FairQueue, hand_over, tell_shorts
 from fairsched.scheduling._numbers cimport as_int64, as_nanoseconds
 
+from fairsched.scheduling.limit import JointName
 from fairsched.stats import PermitUse
 
 cdef extern from *:
@@ -34,7 +37,8 @@ cdef class Permits:
     """Permits(queue)
     --
 
-    The permits of a fair queue's slots whose limits have ``scope="group"``.
+    The permits of a fair queue's slots whose limits have ``scope="group"``, and of such limits of several slots, which
+    have a `JointName` in place of the slot's name.
 
     Parameters
     ----------
@@ -90,9 +94,12 @@ cdef class Permits:
         cdef long index
         cdef SlotLimit at
         cdef Slot found
+        cdef bint waits
         cdef int64_t full_at = -NEVER
         if most < 0:
             raise ValueError(f"permits must be an integer of 0 or more, got {permits!r}")
+        if type(slot) is JointName:
+            return grant_joint(fair, slot, most, has_bucket, wait)
         with cython.critical_section(fair):
             if fair.limits.rated:
                 now = as_nanoseconds(fair.getters.clock())
@@ -105,10 +112,11 @@ cdef class Permits:
             limits_permit(&fair.limits, &fair.table, index, most, has_bucket, now + wait)
             at = fair.limits.of[index]
             found = fair.table.slots[index]
+            waits = limits_waits_for_group(&fair.limits, index)
             hand_over(fair)
             if fair.table.idle_count:
                 fair.forget_idle()
-        return figures(&at, &found, max(0, full_at - now) if full_at > now else 0)
+        return figures(&at, &found, waits, max(0, full_at - now) if full_at > now else 0)
 
     def use(self, slot):
         """use($self, slot)
@@ -121,6 +129,9 @@ cdef class Permits:
         cdef long index
         cdef SlotLimit at
         cdef Slot found
+        cdef bint waits
+        if type(slot) is JointName:
+            return use_of_joint(fair, slot)
         with cython.critical_section(fair):
             if fair.limits.rated:
                 now = as_nanoseconds(fair.getters.clock())
@@ -129,7 +140,8 @@ cdef class Permits:
                 return None
             at = fair.limits.of[index]
             found = fair.table.slots[index]
-        return figures(&at, &found, at.full_at - now if at.has_bucket and at.full_at > now else 0)
+            waits = limits_waits_for_group(&fair.limits, index)
+        return figures(&at, &found, waits, at.full_at - now if at.has_bucket and at.full_at > now else 0)
 
     def short(self, tight=False):
         """short($self, tight=False)
@@ -162,9 +174,16 @@ cdef class Permits:
             while True:
                 index = limits_take_short(&fair.limits)
                 if index == NO_PLACE:
-                    return found
+                    break
                 if fair.table.slots[index].quantum:
                     found.append(<object> PyList_GET_ITEM(fair.name_of, index))
+            while True:
+                index = joints_take_short(&fair.limits.joints)
+                if index == NO_JOINT:
+                    break
+                fair.limits.shorts -= 1
+                found.append(fair.joint_names[index - 1])
+        return found
 
     def call_when_short(self, callback):
         """call_when_short($self, callback)
@@ -187,7 +206,69 @@ cdef class Permits:
             tell_shorts(fair)
 
 
-cdef object figures(const SlotLimit* at, const Slot* slot, int64_t wait):
+cdef uint32_t find_joint(FairQueue fair, object name):
+    """Return the number of a limit of several slots that is one of the group, or NO_JOINT."""
+    cdef uint32_t number = fair.joint_names.index(name) + 1 if name in fair.joint_names else NO_JOINT
+    return number if number and fair.limits.joints.of[number].limit.shared else NO_JOINT
+
+
+cdef object grant_joint(FairQueue fair, object name, int64_t permits, bint has_bucket, int64_t wait):
+    """Set what the slots with a limit may do together."""
+    cdef uint32_t number
+    cdef int64_t now = 0, full_at = -NEVER, waiting
+    cdef JointLimit joint
+    with cython.critical_section(fair):
+        if fair.limits.rated:
+            now = as_nanoseconds(fair.getters.clock())
+            limits_tell(&fair.limits, &fair.table, now)
+        number = find_joint(fair, name)
+        if number == NO_JOINT:
+            return None
+        if fair.limits.joints.of[number].has_bucket:
+            full_at = fair.limits.joints.of[number].full_at
+        limits_permit_joint(&fair.limits, &fair.table, number, permits, has_bucket, now + wait)
+        joint = joint_copy(&fair.limits.joints, number)
+        waiting = limits_waiting_for(&fair.limits, &fair.table, number, joint.limit.concurrency or 1)
+        hand_over(fair)
+        if fair.table.idle_count:
+            fair.forget_idle()
+    return joint_use(&joint, waiting, full_at - now if full_at > now else 0)
+
+
+cdef object use_of_joint(FairQueue fair, object name):
+    """Return what the slots with a limit do together."""
+    cdef uint32_t number
+    cdef int64_t now = 0, waiting
+    cdef JointLimit joint
+    with cython.critical_section(fair):
+        if fair.limits.rated:
+            now = as_nanoseconds(fair.getters.clock())
+        number = find_joint(fair, name)
+        if number == NO_JOINT:
+            return None
+        joint = joint_copy(&fair.limits.joints, number)
+        waiting = limits_waiting_for(&fair.limits, &fair.table, number, joint.limit.concurrency or 1)
+    return joint_use(&joint, waiting, joint.full_at - now if joint.has_bucket and joint.full_at > now else 0)
+
+
+cdef JointLimit joint_copy(const Joints* joints, uint32_t number) noexcept:
+    """Return a copy of a limit; what waits for a total of this process alone does not count as reserved."""
+    cdef JointLimit joint = joints.of[number]
+    if not joints.of[joints.total].limit.shared:
+        joint.passed = 0
+    return joint
+
+
+cdef object joint_use(const JointLimit* joint, int64_t waiting, int64_t wait):
     return PermitUse(
-        at.in_hand, at.permits, <int64_t> (slot.pushed - slot.served), slot.served, at.has_bucket, wait * 1e-9,
+        joint.in_hand if joint.limit.concurrency else 0, joint.permits, waiting, joint.served, joint.has_bucket,
+        wait * 1e-9, joint.passed,
+    )
+
+
+cdef object figures(const SlotLimit* at, const Slot* slot, bint waits, int64_t wait):
+    cdef int64_t queued = <int64_t> (slot.pushed - slot.served)
+    return PermitUse(
+        at.in_hand if at.limit.concurrency else 0, at.permits, queued, slot.served, at.has_bucket, wait * 1e-9,
+        queued if waits else 0,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 from fairsched.errors import ConfigurationError
 
-__all__ = ["Limit"]
+__all__ = ["JointName", "Limit", "Limits", "checked_limit", "own_and_named"]
 
 #: Seconds in the units of a rate.
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -16,6 +17,8 @@ _MOST = 2**31 - 1
 _FASTEST = 1e9
 #: A whole bucket fills in so many seconds at most.
 _LONGEST = 365 * 86_400.0
+#: Longest name, in characters.
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Limit:
     scope : "process" or "group"
         What counts together: the messages of one process, or those of all processes whose consumers have the same
         ``share_group``.
+    name : str, optional
+        Queues or tenants whose limits have the same name are limited together: it is one limit. By default each queue
+        or tenant is limited by itself. A name has at most 100 characters.
 
     Raises
     ------
@@ -49,7 +55,7 @@ class Limit:
     Examples
     --------
     >>> Limit(4)
-    Limit(concurrency=4, rate=None, burst=None, scope='process')
+    Limit(concurrency=4, rate=None, burst=None, scope='process', name=None)
     >>> Limit(rate="120/m", burst=10).per_second
     2.0
     """
@@ -59,6 +65,7 @@ class Limit:
     rate: float | str | None = None
     burst: int | None = None
     scope: Literal["process", "group"] = "process"
+    name: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "burst"):
@@ -68,6 +75,10 @@ class Limit:
                 raise ConfigurationError(f"{name} of a limit must be a whole number from 1 to {_MOST}, got {value!r}")
         if self.scope not in ("process", "group"):
             raise ConfigurationError(f"scope of a limit must be 'process' or 'group', got {self.scope!r}")
+        if self.name is not None and not (isinstance(self.name, str) and 1 <= len(self.name) <= _LONGEST_NAME):
+            raise ConfigurationError(
+                f"name of a limit must be text of 1 to {_LONGEST_NAME} characters, got {self.name!r}"
+            )
         if self.concurrency is None and self.rate is None:
             raise ConfigurationError("a limit needs a concurrency or a rate, got neither")
         if self.rate is None:
@@ -109,3 +120,61 @@ class Limit:
         """Nanoseconds until a token is replaced, rounded up; 0 without a rate."""
         rate = self.per_second
         return 0 if rate is None else math.ceil(1e9 / rate)
+
+
+#: The limits of a slot: one, or one without a name and one with a name.
+Limits = Limit | tuple[Limit, ...]
+
+
+@dataclass(frozen=True)
+class JointName:
+    """Name of a limit of several slots together, among the names of slots; None: of all slots.
+
+    Not a text, so that no slot has the same name.
+    """
+
+    name: str | None
+
+    def __str__(self) -> str:
+        """Return the limit in words."""
+        return "the total limit" if self.name is None else f"limit {self.name!r}"
+
+
+def checked_limit(limit: object, whose: str) -> Limits | Literal[False] | None:
+    """Return the option `limit` of a queue or tenant, as what cannot change.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is neither a limit, nor one without and one with a name, nor False or None.
+    """
+    if limit is None or limit is False:
+        return False if limit is False else None
+    try:
+        found = tuple(one for one in own_and_named(limit) if one is not None)
+    except ValueError as error:
+        raise ConfigurationError(f"limit of {whose} must be a fairsched.Limit, two of them or False: {error}") from None
+    return found[0] if len(found) == 1 else found or False
+
+
+def own_and_named(limit: object) -> tuple[Limit | None, Limit | None]:
+    """Return the limit that a slot has by itself, and the one that it has together with others.
+
+    Parameters
+    ----------
+    limit : Limit, sequence of Limit, or None
+
+    Raises
+    ------
+    ValueError
+        If there are others than these, several without a name, or several with one.
+    """
+    given = () if limit is None else tuple(limit) if isinstance(limit, Sequence) else (limit,)
+    for one in given:
+        if not isinstance(one, Limit):
+            raise ValueError(f"limit must be a fairsched.Limit or None, got {one!r}")
+    own, named = [one for one in given if one.name is None], [one for one in given if one.name is not None]
+    for several, what in ((own, "without a name"), (named, "with a name")):
+        if len(several) > 1:
+            raise ValueError(f"limit must have at most one Limit {what}, got {several[0]!r} and {several[1]!r}")
+    return own[0] if own else None, named[0] if named else None

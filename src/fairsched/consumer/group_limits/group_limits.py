@@ -109,8 +109,7 @@ class GroupLimits(SideConnection):
         self._settings = settings
 
     def _limit_of(self, slot: Hashable) -> GroupLimit | None:
-        settings = self._settings
-        return group_limit(settings.limits.get(slot, settings.default_limit))
+        return group_limit(self._settings.limit_of(slot))
 
     def permits_of(self, slot: Hashable) -> int | None:
         """Return how many messages of a slot may be in hand here; None: its limit, if any, is not of the group."""

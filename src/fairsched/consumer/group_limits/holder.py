@@ -1,8 +1,8 @@
 """The part of the limits of its group that one process holds, and its requests to the keeper.
 
 The fair queue says which slots are short of permits; the holder asks for as many as there are messages, and sets what
-the keeper grants. Permits that the keeper recalls are returned as soon as nothing in hand needs them, and so are those
-that were not used for a while.
+the keeper grants. A limit of several slots is held like that of a slot. Permits that the keeper recalls are returned as
+soon as nothing in hand needs them, and so are those that were not used for a while.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_PEERS = 10_000
 
 
 class Slots(Protocol):
-    """The permits of a fair queue, as the holder uses them."""
+    """The permits of a fair queue, as the holder uses them; of limits of several slots by their `JointName`."""
 
     def grant(self, slot: Hashable, permits: int, full_in: float | None = None, /) -> PermitUse | None:
         """Set what a slot may do."""
@@ -336,22 +336,30 @@ class Holder:
             one = self._held.get(name)
             if one is None or not one.recalled:
                 self._recalled.discard(name)
-            elif self._may_go(one, one.granted_at + SLICE, now):
-                self._recalled.discard(name)
-                one.owed, one.recalled = min(one.granted, one.owed + one.recalled), 0
+            elif count := self._spare(one, now):
+                one.owed, one.recalled = min(one.granted, one.owed + count), one.recalled - count
                 self._want(name, one, self._set(name, one, now))
         for name in list(self._recalled_buckets):
             one = self._held.get(name)
             if one is None or one.full_at is None:
                 self._recalled_buckets.discard(name)
-            elif self._may_go(one, one.bucket_at + BUCKET_SLICE, now):
+            elif self._is_bucket_spare(one, now):
                 self._return_bucket(name, one, now)
 
-    def _may_go(self, one: _Held, until: float, now: float) -> bool:
-        if now >= until:
-            return True
+    def _spare(self, one: _Held, now: float) -> int:
+        """Return how many of the permits that others wait for may go now.
+
+        A permit whose message waits for another limit, which its slots have together with others, stays until then:
+        processes that would hand it on would all lose their places there. Who wants it has to wait for that limit, too.
+        """
         use = self._slots.use(one.slot)
-        return use is None or not use.queued
+        if use is not None and use.reserved:
+            return min(one.recalled, max(0, one.allowed - use.in_hand - use.reserved))
+        return one.recalled if use is None or not use.queued or now >= one.granted_at + SLICE else 0
+
+    def _is_bucket_spare(self, one: _Held, now: float) -> bool:
+        use = self._slots.use(one.slot)
+        return use is None or not (use.reserved or (use.queued and now < one.bucket_at + BUCKET_SLICE))
 
     def _note_recall(self, name: str, count: int) -> None:
         one = self._held.get(name)
@@ -439,7 +447,7 @@ class Holder:
         """Return what was not used for a while, ask again, and use buckets while the keeper is heard. O(names)."""
         for name, one in list(self._held.items()):
             use = self._slots.use(one.slot)
-            if use is not None and (use.queued or use.served != one.served):
+            if use is not None and (use.queued or use.reserved or use.served != one.served):
                 one.served, one.served_at = use.served, now
             idle = use is None or now - one.served_at >= IDLE
             if idle:

@@ -16,6 +16,8 @@ limits_take together with each pop, without Python code in between, and limits_g
   from it when it was not used for a while: otherwise it would ask again for each message that comes when it has none.
 * Priorities. The branches of a slot (branches.pxd) have no limit of their own: that of the slot holds for all together.
 * Blocked. A slot may be told to take no turns until a time.
+* Joint. A limit of several slots together, by name or of all: see jointlimits.pxd. limits_arrange lets the slots whose
+  turn it is wait for it, and go on; the owner calls it before each look at what can be served.
 * Shared. The limit is one of a group of processes. The slot then has `permits` in place of the concurrency, and serves
   at the rate only while the group's bucket is here. A new slot has neither. One that has messages and can serve none
   before it gets a permit or the bucket is `short`: listed for the owner, once until the owner calls limits_permit,
@@ -36,10 +38,15 @@ from libc.string cimport memset
 
 from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.bands cimport BANDED, bands_enter, bands_serve
-from fairsched.core.schedule.dwrr cimport dwrr_trim_deficit
+from fairsched.core.schedule.dwrr cimport dwrr_trim_deficit, dwrr_turn
+from fairsched.core.schedule.jointlimits cimport (
+    NO_JOINT, JointLimit, Joints, JointSlot, Limit, joints_clear, joints_counts, joints_due, joints_give_back,
+    joints_has, joints_init, joints_is_reached, joints_is_short, joints_list, joints_look_at_tight, joints_permit,
+    joints_reached, joints_reserve, joints_take, joints_wait, joints_wait_no_more,
+)
 from fairsched.core.schedule.slots cimport (
-    AT_LIMIT, IN_USE, NO_SLOT, NO_TURN, TRANSIENT, TURN, Slot, SlotTable, slots_activate, slots_deactivate_after,
-    slots_report_idle,
+    AT_LIMIT, AWAITED_SLOT, IN_USE, NO_SLOT, NO_TURN, TRANSIENT, TURN, Slot, SlotTable, slots_activate,
+    slots_deactivate_after, slots_first, slots_report_idle,
 )
 
 cdef extern from *:
@@ -56,15 +63,9 @@ cdef enum Listed:
     TIGHT      # more permits may be needed
     SHORT      # the owner has to look at it
 
-cdef struct Limit:
-    int64_t concurrency  # most messages in hand; 0: no limit
-    int64_t interval     # nanoseconds until a token comes back; 0: no rate
-    int64_t tolerance    # nanoseconds for which the bucket may lack being full: of all tokens but one
-    bint shared          # with other processes: what may be served here is granted with limits_permit
-
 cdef struct SlotLimit:
     Limit limit
-    int64_t in_hand   # messages; counted where there is a concurrency
+    int64_t in_hand   # messages; counted where there is a concurrency, or a joint limit
     int64_t most      # messages in hand, now; NEVER without a concurrency; 0 while the group's bucket is elsewhere
     uint64_t count    # number of that count: another one for another slot, and when counting begins or ends
     int64_t full_at   # when its bucket will be full
@@ -83,8 +84,9 @@ cdef struct LimitTable:
     uint32_t* heap     # of those that have to be looked at in time: indices, the earliest first
     uint32_t* short_of  # those that the owner has to look at: indices
     uint32_t* tight_of  # those that may need more permits: indices
-    uint32_t shorts    # in the first of these lists
-    uint32_t tights    # in the second
+    uint32_t short_slots  # in the first of these lists
+    uint32_t shorts    # of these, and of joint limits that are short
+    uint32_t tights    # in the second list
     uint32_t capacity  # of all four
     uint32_t timed     # in the heap
     uint64_t counts    # begun so far
@@ -93,22 +95,26 @@ cdef struct LimitTable:
     bint on            # a slot has, or had, a limit: so the owner calls
     bint rated         # a rate: so it brings the time
     bint shared        # a limit that is shared
+    bint watched       # the owner calls before each look: there is a rate, or a joint limit
+    Joints joints
 
 cdef inline void limits_init(LimitTable* l) noexcept nogil:
     l.of = NULL
     l.heap = l.short_of = l.tight_of = NULL
-    l.capacity = l.timed = l.shorts = l.tights = 0
+    l.capacity = l.timed = l.short_slots = l.shorts = l.tights = 0
     l.counts = 0
     l.usual.concurrency = l.usual.interval = l.usual.tolerance = 0
     l.usual.shared = False
     l.now = -NEVER
-    l.on = l.rated = l.shared = False
+    l.on = l.rated = l.shared = l.watched = False
+    joints_init(&l.joints)
 
 cdef inline void limits_clear(LimitTable* l) noexcept nogil:
     free(l.of)
     free(l.heap)
     free(l.short_of)
     free(l.tight_of)
+    joints_clear(&l.joints)
     limits_init(l)
 
 cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogil:
@@ -116,7 +122,7 @@ cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogi
     cdef uint32_t capacity = max(8, l.capacity)
     cdef void* grown
     if t.size < l.capacity:
-        return True
+        return not l.joints.on or joints_reserve(&l.joints, l.capacity)
     while capacity <= t.size:
         capacity *= 2
     grown = realloc(l.of, capacity * sizeof(SlotLimit))
@@ -137,7 +143,7 @@ cdef inline bint limits_reserve(LimitTable* l, const SlotTable* t) noexcept nogi
     l.tight_of = <uint32_t*> grown
     memset(&l.of[l.capacity], 0, (capacity - l.capacity) * sizeof(SlotLimit))
     l.capacity = capacity
-    return True
+    return not l.joints.on or joints_reserve(&l.joints, capacity)
 
 cdef inline void limits_count_anew(LimitTable* l, uint32_t index) noexcept nogil:
     """Count from now on: what was popped before is no part of it."""
@@ -189,9 +195,14 @@ cdef inline void limits_schedule(LimitTable* l, uint32_t index, int64_t due) noe
             l.heap[place] = l.heap[l.timed]
             limits_sift(l, place)
 
-cdef inline int64_t limits_due(const LimitTable* l) noexcept nogil:
+cdef inline int64_t limits_slot_due(const LimitTable* l) noexcept nogil:
     """Return when the first slot is due; NEVER if there is none."""
     return l.of[l.heap[0]].due if l.timed else NEVER
+
+cdef inline int64_t limits_due(const LimitTable* l) noexcept nogil:
+    """Return when the first slot is due, or the first joint limit for which slots wait; NEVER if there is none."""
+    cdef int64_t due = limits_slot_due(l)
+    return min(due, joints_due(&l.joints, NEVER)) if rarely(l.joints.on) else due
 
 # Shared limits ------------------------------------------------------------------------------------------------------
 
@@ -201,7 +212,8 @@ cdef inline void limits_unlist(LimitTable* l, uint32_t index) noexcept nogil:
     cdef uint32_t last
     if at.listed == SHORT:
         l.shorts -= 1
-        last = l.short_of[at.spot] = l.short_of[l.shorts]
+        l.short_slots -= 1
+        last = l.short_of[at.spot] = l.short_of[l.short_slots]
     elif at.listed == TIGHT:
         l.tights -= 1
         last = l.tight_of[at.spot] = l.tight_of[l.tights]
@@ -219,8 +231,9 @@ cdef inline void limits_list(LimitTable* l, uint32_t index, Listed listed) noexc
     limits_unlist(l, index)
     at.listed = listed
     if listed == SHORT:
-        at.spot = l.shorts
-        l.short_of[l.shorts] = index
+        at.spot = l.short_slots
+        l.short_of[l.short_slots] = index
+        l.short_slots += 1
         l.shorts += 1
     else:
         at.spot = l.tights
@@ -264,13 +277,16 @@ cdef inline void limits_look_at_tight(LimitTable* l, const SlotTable* t) noexcep
             limits_list(l, index, SHORT)
         else:
             at.tight_before = True
+    if rarely(l.joints.on):
+        joints_look_at_tight(&l.joints)
+        l.shorts = l.short_slots + l.joints.listed
 
 cdef inline uint32_t limits_take_short(LimitTable* l) noexcept nogil:
     """Take a slot, which may have been removed, from the list: the owner looks at it now. NO_PLACE if there is none."""
     cdef uint32_t index
-    if l.shorts == 0:
+    if l.short_slots == 0:
         return NO_PLACE
-    index = l.short_of[l.shorts - 1]
+    index = l.short_of[l.short_slots - 1]
     limits_unlist(l, index)
     l.of[index].asked = True
     return index
@@ -279,6 +295,10 @@ cdef inline void limits_add(LimitTable* l, SlotTable* t, uint32_t index) noexcep
     """Note a new slot without messages: nothing of it is in hand, and its bucket is full. Needs limits_reserve."""
     cdef SlotLimit* at = &l.of[index]
     limits_unlist(l, index)  # a slot that had this index, and was removed
+    if rarely(l.joints.on):
+        joints_wait_no_more(&l.joints, index)
+        l.joints.slot[index].named = l.joints.usual_named
+        l.joints.slot[index].loose = 0
     at.limit = l.usual
     limits_count_anew(l, index)
     at.full_at = at.due = at.blocked = -NEVER
@@ -292,11 +312,22 @@ cdef inline void limits_add(LimitTable* l, SlotTable* t, uint32_t index) noexcep
 cdef inline void limits_exempt(LimitTable* l, uint32_t index) noexcept nogil:
     """Note a new slot that has no limit, whatever is usual: a branch (branches.pxd). Needs limits_reserve."""
     limits_unlist(l, index)
+    if rarely(l.joints.on):
+        joints_wait_no_more(&l.joints, index)
+        l.joints.slot[index].named = NO_JOINT
     memset(&l.of[index], 0, sizeof(SlotLimit))
     limits_count_anew(l, index)
     l.of[index].full_at = l.of[index].due = l.of[index].blocked = -NEVER
     l.of[index].place = NO_PLACE
     l.of[index].most = NEVER
+
+cdef inline bint limits_counts(const LimitTable* l, int64_t index) noexcept nogil:
+    """Return whether the messages in hand of a slot are counted; -1: of one that was forgotten, or is not known."""
+    if not l.on:
+        return False
+    if index < 0:
+        return l.usual.concurrency != 0 or l.joints.usual_named != NO_JOINT or l.joints.total != NO_JOINT
+    return l.of[index].limit.concurrency != 0 or joints_counts(&l.joints, <uint32_t> index)
 
 # Leaving the active list, and coming back -----------------------------------------------------------------------------
 
@@ -366,6 +397,14 @@ cdef inline void limits_let_one_go(SlotTable* t, uint32_t index) noexcept nogil:
         slots_report_idle(t, index)  # a branch whose messages were dropped; a slot may still be in use
     bands_serve(t)
 
+cdef inline bint limits_waits(const LimitTable* l, uint32_t index) noexcept nogil:
+    """Return whether a slot waits for a joint limit."""
+    return rarely(l.joints.on) and l.joints.slot[index].waits != NO_JOINT
+
+cdef inline bint limits_waits_for_group(const LimitTable* l, uint32_t index) noexcept nogil:
+    """Return whether a slot waits for a joint limit that it shares with other processes."""
+    return limits_waits(l, index) and l.joints.of[l.joints.slot[index].waits].limit.shared
+
 cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
     """See whether a slot is at its limit, and when that may be otherwise."""
     cdef SlotLimit* at = &l.of[index]
@@ -374,9 +413,11 @@ cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexce
     cdef int64_t due = max(at.blocked, at.full_at - at.limit.tolerance if at.full_at > l.now else -NEVER)
     cdef bint early = due > l.now
     if full or early:
+        if rarely(l.joints.on):
+            joints_wait_no_more(&l.joints, index)
         if not slot.flags & AT_LIMIT:
             limits_withhold(t, index)
-    elif slot.flags & AT_LIMIT:
+    elif slot.flags & AT_LIMIT and not limits_waits(l, index):
         limits_let_go(t, index)
     if at.in_hand | at.permits | at.has_bucket or at.full_at > l.now or at.blocked > l.now:
         slot.flags |= IN_USE
@@ -397,7 +438,7 @@ cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexce
 cdef inline void limits_set(LimitTable* l, SlotTable* t, uint32_t index, Limit limit) noexcept nogil:
     """Change the limit of a slot, at the time brought last; its bucket is full when it would have been, or sooner."""
     cdef SlotLimit* at = &l.of[index]
-    if (limit.concurrency != 0) != (at.limit.concurrency != 0):
+    if (limit.concurrency != 0) != (at.limit.concurrency != 0) and not joints_counts(&l.joints, index):
         limits_count_anew(l, index)
     if limit.shared != at.limit.shared:
         at.permits = 0
@@ -434,26 +475,165 @@ cdef inline void limits_block(LimitTable* l, SlotTable* t, uint32_t index, int64
 cdef inline void limits_tell(LimitTable* l, SlotTable* t, int64_t now) noexcept nogil:
     """Bring the time: those that are due are looked at."""
     l.now = max(l.now, now)
-    while l.timed and limits_due(l) <= l.now:
+    while l.timed and limits_slot_due(l) <= l.now:
         limits_look(l, t, l.heap[0])
 
-cdef inline void limits_take(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
-    """Note that a message of a slot was popped just now."""
+cdef inline void limits_take(LimitTable* l, SlotTable* t, uint32_t index, bint loose) noexcept nogil:
+    """Note that a message of a slot was popped just now; loose: it is given back by the name of the slot."""
     cdef SlotLimit* at = &l.of[index]
-    at.in_hand += at.limit.concurrency != 0
+    at.in_hand += at.limit.concurrency != 0 or joints_counts(&l.joints, index)
     if at.limit.interval:
         at.full_at = max(at.full_at, l.now) + at.limit.interval
     if at.in_hand or at.limit.interval:
         limits_look(l, t, index)
+    if rarely(l.joints.on):
+        l.joints.slot[index].loose += loose
+        l.joints.last = index
+        joints_take(&l.joints, l.joints.slot[index].named, l.now)
+        joints_take(&l.joints, l.joints.total, l.now)
+        limits_arrange(l, t)
 
 cdef inline void limits_give_back(
     LimitTable* l, SlotTable* t, uint32_t index, int64_t count, bint unused
 ) noexcept nogil:
     """Note that popped messages are in hand no more; unused: as though they had not been popped."""
     cdef SlotLimit* at = &l.of[index]
-    if at.limit.shared and at.in_hand > at.permits:
+    if at.limit.shared and at.limit.concurrency and at.in_hand > at.permits:
         limits_list(l, index, SHORT)
     at.in_hand -= min(count, at.in_hand)
     if unused and at.limit.interval and (at.has_bucket or not at.limit.shared):  # else the bucket is elsewhere
         at.full_at -= min(count * at.limit.interval, at.limit.tolerance + at.limit.interval)
     limits_look(l, t, index)
+
+# Joint limits ---------------------------------------------------------------------------------------------------------
+
+cdef inline bint limits_has_candidate(const LimitTable* l, const SlotTable* t, uint32_t number) noexcept nogil:
+    """Return whether the slot that was let go last for a joint limit is still in its turn."""
+    cdef uint32_t index = l.joints.of[number].candidate
+    if index == NO_SLOT or t.slots[index].quantum == 0 or not joints_has(&l.joints, index, number):
+        return False
+    return t.slots[index].active and t.slots[index].granted != NO_TURN
+
+cdef inline void limits_go_on(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
+    """Let a slot that waits for a joint limit take turns, if its own limit allows it."""
+    joints_wait_no_more(&l.joints, index)
+    if t.slots[index].quantum:  # not one that was removed
+        limits_look(l, t, index)
+
+cdef inline void limits_choose(LimitTable* l, SlotTable* t, uint32_t number) noexcept nogil:
+    """Let slots go on that wait for a joint limit, which is not reached."""
+    cdef JointLimit* joint = &l.joints.of[number]
+    if t.bands != NULL:
+        while joint.last != NO_SLOT:  # each goes to the head of the list of its band
+            limits_go_on(l, t, joint.last)
+        return
+    while joint.first != NO_SLOT and not limits_has_candidate(l, t, number):
+        joint.candidate = joint.first
+        limits_go_on(l, t, joint.first)
+
+cdef inline void limits_open(LimitTable* l, SlotTable* t) noexcept nogil:
+    """Let slots go on whose joint limits allow it. O(joint limits)."""
+    cdef uint32_t number
+    for number in range(1, l.joints.count + 1):
+        if l.joints.of[number].first != NO_SLOT and not joints_is_reached(&l.joints.of[number], l.now):
+            limits_choose(l, t, number)
+
+cdef inline bint limits_goes_on(const SlotTable* t) noexcept nogil:
+    """Return whether the first slot is in the middle of its turn. Needs queued > 0."""
+    cdef const Slot* slot = &t.slots[slots_first(t)]
+    return slot.granted != NO_TURN and slot.head != NULL and slot.head.cost <= slot.deficit
+
+cdef inline uint32_t limits_next(const LimitTable* l, SlotTable* t) noexcept nogil:
+    """Return the slot whose turn it is, and not its branch. Needs queued > 0."""
+    cdef uint32_t index = dwrr_turn(t)
+    if index == AWAITED_SLOT:
+        index = slots_first(t)
+    return index if t.branches == NULL else t.branches.of[index].root
+
+cdef inline bint limits_arrange(LimitTable* l, SlotTable* t) noexcept nogil:
+    """Let slots wait for their joint limits, and go on, until the slot whose turn it is may be served.
+
+    Return whether one has to wait.
+    """
+    cdef uint32_t number, index
+    cdef bint goes_on, changed = False
+    limits_open(l, t)
+    while t.queued:
+        goes_on = limits_goes_on(t)
+        index = limits_next(l, t)
+        number = joints_reached(&l.joints, index, l.now)
+        if number == NO_JOINT:
+            break
+        changed = True
+        limits_withhold(t, index)
+        joints_wait(&l.joints, index, number, goes_on and index == l.joints.last)
+        if joints_is_short(&l.joints.of[number]):
+            joints_list(&l.joints, number)
+        limits_open(l, t)
+    l.shorts = l.short_slots + l.joints.listed
+    return changed
+
+cdef inline void limits_give_back_joint(
+    LimitTable* l, SlotTable* t, uint32_t named, uint32_t total, bint unused
+) noexcept nogil:
+    """Note that a message that counted in these joint limits is in hand no more."""
+    joints_give_back(&l.joints, named, 1, unused)
+    joints_give_back(&l.joints, total, 1, unused)
+    limits_arrange(l, t)
+
+cdef inline void limits_release(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
+    """Note that a message is in hand no more that is given back by the name of its slot."""
+    limits_give_back(l, t, index, 1, False)
+    if rarely(l.joints.on) and l.joints.slot[index].loose:
+        l.joints.slot[index].loose -= 1
+        limits_give_back_joint(l, t, l.joints.slot[index].named, l.joints.total, False)
+
+cdef inline void limits_permit_joint(
+    LimitTable* l, SlotTable* t, uint32_t number, int64_t permits, bint has_bucket, int64_t full_at
+) noexcept nogil:
+    """Set what may be served under a shared joint limit, as limits_permit does for a slot."""
+    joints_permit(&l.joints, number, permits, has_bucket, full_at)
+    limits_arrange(l, t)
+
+cdef inline void limits_set_named(LimitTable* l, SlotTable* t, uint32_t index, uint32_t named) noexcept nogil:
+    """Change the named limit of a slot; what is in hand and given back by its name counts no more."""
+    cdef JointSlot* at = &l.joints.slot[index]
+    cdef bint counted = limits_counts(l, index)
+    if named == at.named:
+        return
+    joints_wait_no_more(&l.joints, index)
+    joints_give_back(&l.joints, at.named, at.loose, False)
+    joints_give_back(&l.joints, l.joints.total, at.loose, False)
+    l.of[index].in_hand -= min(at.loose, l.of[index].in_hand)
+    at.loose = 0
+    at.named = named
+    if counted != limits_counts(l, index):
+        limits_count_anew(l, index)
+    limits_look(l, t, index)
+    limits_arrange(l, t)
+
+cdef inline int64_t limits_waiting_for(
+    const LimitTable* l, const SlotTable* t, uint32_t number, int64_t most
+) noexcept nogil:
+    """Return how many messages a joint limit could allow at once, of slots that wait for it, up to `most`.
+
+    Each has what its own limit allows. O(most).
+    """
+    cdef uint32_t index = l.joints.of[number].first
+    cdef const SlotLimit* at
+    cdef int64_t found = 0, own
+    while index != NO_SLOT and found < most:
+        at = &l.of[index]
+        own = min(<int64_t> (t.slots[index].pushed - t.slots[index].served), at.most - at.in_hand)
+        found += max(0, own)
+        index = l.joints.slot[index].next
+    return min(found, most)
+
+cdef inline int64_t limits_waiting_messages(const LimitTable* l, const SlotTable* t, uint32_t number) noexcept nogil:
+    """Return how many messages the slots have that wait for a joint limit. O(these slots)."""
+    cdef uint32_t index = l.joints.of[number].first
+    cdef int64_t found = 0
+    while index != NO_SLOT:
+        found += <int64_t> (t.slots[index].pushed - t.slots[index].served)
+        index = l.joints.slot[index].next
+    return found
