@@ -56,17 +56,16 @@ def filled(url: str, count: int, tenants: int) -> Iterator[str]:
     queue = f"limits-{uuid.uuid4().hex}"
     names = [f"t{number % tenants}" for number in range(count)]
     random.Random(count).shuffle(names)
-    connection = pika.BlockingConnection(pika.URLParameters(url))
-    channel = connection.channel()
-    channel.queue_declare(queue)
+    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+        connection.channel().queue_declare(queue)
     with Publisher(url) as publisher:
         for name in names:
             publisher.publish(b"x" * 100, queue, headers={"tenant": name})
     try:
         yield queue
     finally:
-        channel.queue_delete(queue)
-        connection.close()
+        with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+            connection.channel().queue_delete(queue)
 
 
 def measure(url: str, queue: str, limit: Limit | None, given: argparse.Namespace) -> tuple[float, float]:

@@ -125,6 +125,25 @@ def test_killed_processes_never_exceed_the_limit_and_lose_nothing(
     assert max(crew.most().values()) <= 2
 
 
+def test_permits_of_a_killed_process_are_back_within_five_seconds(
+    broker: Node, new_queue: Declare, tmp_path: Path
+) -> None:
+    queue = new_queue("limited")
+    publish(broker, queue, 6, 1)
+    with Crew(tmp_path, queue, "2,,", 30.0) as crew:
+        killed = crew.begin(broker.url)
+        eventually(lambda: len(killed.lines()) == 2)
+        other = crew.begin(broker.url)
+        eventually(other.record.exists)
+        threading.Event().wait(3.0)  # until the other is a member, and waits
+        assert not other.lines()
+        killed.kill()
+        eventually(lambda: len(other.lines()) == 2)
+        begun = max(int(when) for *_, when in other.lines()) * 1e-9
+    assert begun - killed.ended < 5 + LATE
+    assert max(crew.most().values()) <= 2
+
+
 def test_a_restarted_broker_frees_no_permits(mortal: Broker, tmp_path: Path) -> None:
     mortal.declare("limited")
     publish(mortal, "limited", 600, 5)
