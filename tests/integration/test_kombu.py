@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import amqp
@@ -657,3 +660,47 @@ def test_tls(queue: str) -> None:
                     made.drain_events(timeout=30)
             channel.close()
             eventually(lambda: ready(made, queue) == (0, 0), 30)
+
+
+@pytest.mark.parametrize("kind", ["gevent", "eventlet"])
+def test_greenlets_run_while_one_waits(broker: Node, queue: str, kind: str) -> None:
+    program = Path(__file__).parents[1] / "support" / "kombu_greenlets.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(program), broker.url, queue, kind],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_blocked_connection_is_told(mortal: Node, queue: str) -> None:
+    told: list[str] = []
+    options = {"on_blocked": told.append, "on_unblocked": lambda: told.append("unblocked")}
+    with connected(mortal, transport_options=options) as connection:
+        channel = connection.channel()
+        bound = declare(channel, queue)
+        publish(channel, queue, [{"n": 0}])  # without a message, the embedded broker needs no memory
+        eventually(lambda: ready(connection, queue)[0] == 1, 30)
+        mortal.raise_memory_alarm()
+        deadline = time.monotonic() + 60
+        while not told:
+            assert time.monotonic() < deadline
+            publish(channel, queue, [{"n": 1}])  # looks before it publishes
+        mortal.clear_memory_alarm()
+        while len(told) < 2:
+            connection.drain_events(timeout=60)
+        assert told == ["connection blocked, see broker logs", "unblocked"]
+        eventually(lambda: bound.get(no_ack=True) is not None, 30)
+
+
+def test_an_empty_body_is_text(broker: Node, queue: str) -> None:
+    for transport in TRANSPORTS:
+        with connected(broker, transport) as connection:
+            channel = connection.channel()
+            bound = declare(channel, queue)
+            held: list[Any] = []
+            with kombu.Consumer(channel, [bound], on_message=held.append, no_ack=True):
+                channel.basic_publish(amqp.Message(b"", content_encoding="binary"), routing_key=queue)
+                connection.drain_events(timeout=30)
+            assert held[0].body == ""
+            bound.delete()
