@@ -60,15 +60,16 @@ def maker(broker: str) -> Callable[..., Container]:
     """Return what makes a broker of this kind, at these ports or any free ones."""
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
     os.environ["FAIRSCHED_TEST_BROKER"] = broker  # which RabbitMQ a Node is
-    from support.rabbitmq import Node, free_ports
+    from support.ports import free_ports
+    from support.rabbitmq import Node
 
     class Fixed(Node):
         def __init__(self, port: int, tls_port: int) -> None:
-            self._ports = port, tls_port
+            self._fixed = port, tls_port
             super().__init__(tls=True)
 
         def _write_files(self) -> None:
-            self.port, self.tls_port = self._ports
+            self.port, self.tls_port = self._fixed
             super()._write_files()
 
         def start(self) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from support.kombu_workers import CLIENTS, TRANSPORTS, send_notes, working
-from support.rabbitmq import Broker, free_ports
+from support.ports import free_ports
+from support.rabbitmq import Broker
 from support.waiting import eventually
 
 NAMES = [f"task-{number:02}" for number in range(20)]
