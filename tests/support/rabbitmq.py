@@ -393,7 +393,7 @@ class Node(Broker):
         """Return how busy the machine is, and the ends of the files into which the node writes."""
         load = f"load average: {os.getloadavg()}\n"
         files = [self.home / "console.log", *sorted((self.home / "log").glob("*.log"))]
-        return load + "\n".join(f"{file}:\n{file.read_text(errors='replace')[-3000:]}" for file in files if file.exists())
+        return load + "\n".join(f"{file}:\n{file.read_text(errors='replace')[-3000:]}" for file in files)
 
     def kill(self) -> None:
         """End the node as a power cut would; returns when the system has closed its sockets.
