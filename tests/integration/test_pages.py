@@ -152,7 +152,7 @@ def test_a_service_that_says_slow_down(broker: Node, monkeypatch: pytest.MonkeyP
 
     shown.names["post"] = post
     shown.fill()
-    shown.run(blocks("limits")[1], 'Consumer(url, ["jobs"]).run(handle)')
+    shown.run(blocks("limits")[-1], 'Consumer(url, ["jobs"]).run(handle)')
     assert len(times) == COUNT + 1
     assert times[1] - times[0] >= 0.5
     assert shown.made[0].stats()["errors"] == 0
