@@ -274,6 +274,18 @@ def test_unused_permits_and_names_are_given_back() -> None:
     assert all(not one.fair.stats() for one in world.processes)
 
 
+def test_more_names_than_a_process_may_hold_wait_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairsched.consumer.group_limits.holder.MOST_HELD", 10)
+    world = World(2, FOUR)
+    for tenant in range(100):
+        fill(world, f"t{tenant}", 2)
+    for _ in range(400):
+        world.pass_time(0.05)
+        assert all(one.member.holder.figures()["held"] <= 10 for one in world.processes)
+        end_all(world)
+    assert world.handled.total() == 400
+
+
 def test_a_later_message_of_an_idle_tenant_asks_again() -> None:
     world = World(2, FOUR)
     for round_ in range(5):
@@ -359,7 +371,7 @@ def churn(world: World, seconds: float) -> None:
 
 def calm(world: World) -> None:
     """Let nothing happen but work, until all is handled."""
-    for _ in range(800):
+    for _ in range(1600):
         for one in world.living():
             progress(world, one)
         end_all(world)

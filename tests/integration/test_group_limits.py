@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.declare import Declare
-from support.proxy import Proxy
+from support.proxy import Proxy, behind
 from support.rabbitmq import Broker, Node, numbered
 from support.waiting import eventually
 
@@ -32,7 +32,7 @@ class Worker:
     """A process with handlers, what it has written down, and when it had ended."""
 
     def __init__(self, url: str, queue: str, group: str, record: Path, limit: str, work: float) -> None:
-        self.record = record
+        self.url, self.record = url, record
         self.ended: float | None = None
         tests = str(Path(__file__).parents[1])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
@@ -122,6 +122,29 @@ def test_killed_processes_never_exceed_the_limit_and_lose_nothing(
             crew.workers[number].kill()
             crew.begin(broker.url)
         eventually(lambda: len(crew.handled()) == count, 120)
+    assert max(crew.most().values()) <= 2
+
+
+def test_kills_cuts_and_a_restart_exceed_no_limit(mortal: Broker, tmp_path: Path) -> None:
+    mortal.declare("limited")
+    count = 200 * int(SECONDS)
+    publish(mortal, "limited", count, TENANTS)
+    with Proxy(mortal.port) as proxy, Crew(tmp_path, "limited", "2,,", 0.1) as crew:
+        urls = [mortal.url, behind(proxy, mortal.url) + "?heartbeat=5"]
+        for number in range(PROCESSES):
+            crew.begin(urls[number % 2])
+        eventually(crew.begun)
+        for number in range(int(SECONDS)):
+            before = crew.begun()
+            threading.Event().wait(1.0)  # a fault every second
+            if number == int(SECONDS) // 2:
+                mortal.restart()
+            elif number % 4 == 3:
+                proxy.silence(["both", "there", "back"][number // 4 % 3])
+            else:
+                next(one for one in crew.living() if one.url == mortal.url).kill()
+                crew.begin(mortal.url)
+            eventually(lambda before=before: crew.begun() > before, 60)
     assert max(crew.most().values()) <= 2
 
 

@@ -22,6 +22,7 @@ from fairsched.consumer.group_limits.limit_message import (
     Message,
     believed,
 )
+from fairsched.scheduling.limit import JointName
 from fairsched.stats import PermitUse
 
 __all__ = ["Holder", "Slots"]
@@ -36,6 +37,9 @@ BUCKET_SLICE = 2.0
 #: A member uses no bucket when it has not heard the keeper for so many seconds. `sweep` finds that half a second later
 #: at most, which is sooner than the keeper takes the bucket back (keeper.SILENT).
 QUIET = 2.5
+#: Names of which a process has or asks for something at a time, at most: others wait, so that messages stay small
+#: enough to be believed (limit_message.MOST_NAMES). While some wait, permits go back that were not used for so long.
+MOST_HELD, CROWDED_IDLE = 10_000, 0.5
 #: Other members that are remembered at most.
 MOST_PEERS = 10_000
 
@@ -139,6 +143,8 @@ class Holder:
         #: Whether the keeper was told, by this connection, what is held.
         self._reported = False
         self._held: dict[str, _Held] = {}
+        #: Slots that wait until fewer names are held.
+        self._later: list[Hashable] = []
         #: Names of which others wait for permits or for the bucket that are here.
         self._recalled: set[str] = set()
         self._recalled_buckets: set[str] = set()
@@ -377,6 +383,10 @@ class Holder:
                 continue
             name = self._name_of(slot)
             one = self._held.get(name)
+            # A limit of several slots does not wait: their permits may be here, and wait for it.
+            if one is None and len(self._held) >= MOST_HELD and not isinstance(slot, JointName):
+                self._later.append(slot)
+                continue
             if one is None:
                 one = self._held[name] = _Held(slot, limit)
             one.slot, one.limit = slot, limit
@@ -449,7 +459,7 @@ class Holder:
             use = self._slots.use(one.slot)
             if use is not None and (use.queued or use.reserved or use.served != one.served):
                 one.served, one.served_at = use.served, now
-            idle = use is None or now - one.served_at >= IDLE
+            idle = use is None or now - one.served_at >= (CROWDED_IDLE if self._later else IDLE)
             if idle:
                 one.owed = max(one.owed, one.granted - (0 if use is None else use.in_hand))
                 if one.full_at is not None:
@@ -460,6 +470,9 @@ class Holder:
                 self._ask_anew(name, one, now)
             elif idle and not one.granted and one.full_at is None and not (use is not None and use.queued):
                 del self._held[name]
+        room = max(0, MOST_HELD - len(self._held))
+        waiting, self._later = self._later[:room], self._later[room:]
+        self.short(waiting, now)
 
     def _ask_anew(self, name: str, one: _Held, now: float) -> None:
         """Ask the keeper again, or tell it that nothing is needed any more."""
