@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from support.limits_world import NOTICED, Process, World
 
@@ -50,8 +52,9 @@ def test_processes_share_permits_and_all_get_some() -> None:
     assert world.most["acme"] == 4
 
 
-def test_more_processes_than_permits_take_turns() -> None:
-    world = World(6, Limit(1, scope="group"))
+@pytest.mark.parametrize("permits", [1, 2, 5])
+def test_more_processes_than_permits_take_turns(permits: int) -> None:
+    world = World(6, Limit(permits, scope="group"))
     fill(world, "acme", 1000)
     world.pass_time(3)
     seen = set()
@@ -387,6 +390,71 @@ def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
     churn(world, 40)
     assert world.handled.total() > 0
     calm(world)
+
+
+JOINT = {
+    "a contended name": {"limit": 2, "named": 1, "of_name": "ab"},
+    "a contended total": {"limit": 1, "named": 2, "of_name": "ab", "total": 2},
+    "a total alone": {"limit": 3, "total": 2},
+}
+
+
+def joint_world(kind: str, seed: int, processes: int = 4) -> World:
+    sizes = JOINT[kind]
+    limits = {name: Limit(sizes[name], scope="group") for name in ("limit", "total") if name in sizes}
+    if "named" in sizes:
+        limits["named"] = Limit(sizes["named"], scope="group", name="api")
+    return World(processes, limits.pop("limit"), seed, lease=15, of_name=sizes.get("of_name", ""), **limits)
+
+
+@pytest.mark.parametrize("kind", JOINT)
+@pytest.mark.parametrize("seed", range(12))
+def test_no_limit_of_several_slots_is_exceeded_whatever_happens(kind: str, seed: int) -> None:
+    world = joint_world(kind, seed)
+    churn(world, 40)
+    assert world.handled.total() > 0
+    before, last = world.handled.total(), world.now
+    while any(one.hand or one.fair.qsize() for one in world.living()):
+        assert world.now - last < 40, f"messages wait for ever: {[one.fair.qsize() for one in world.living()]}"
+        for one in world.living():
+            if one.frozen <= world.now:
+                world.look(one)
+        world.pass_time(0.05)
+        end_all(world)
+        if world.handled.total() > before:
+            before, last = world.handled.total(), world.now
+
+
+@pytest.mark.parametrize("kind", JOINT)
+def test_processes_that_need_permits_of_several_limits_all_get_them(kind: str) -> None:
+    """No process and no slot waits for ever, though each permit is wanted by all."""
+    world = joint_world(kind, 1, processes=3)
+    for slot in "abc":
+        fill(world, slot, 2000)
+    world.pass_time(3)
+    seen: Counter[tuple[int, str]] = Counter()
+    for _ in range(1500):
+        seen.update({(one.number, slot) for one in world.processes for slot in one.hand})
+        end_all(world)
+        world.pass_time(0.05)
+    assert {pair for pair, count in seen.items() if count >= 5} == {(n, s) for n in range(3) for s in "abc"}, seen
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_the_total_rate_is_kept_by_all_processes_and_slots(processes: int) -> None:
+    world = World(processes, FOUR, total=Limit(rate=10, burst=2, scope="group"))
+    for slot in "abc":
+        fill(world, slot, 800)
+    world.pass_time(3)
+    begun = world.now
+    for _ in range(3000):
+        world.pass_time(0.01, step=0.01)
+        end_all(world)
+    times = [when for when, _ in world.begun if when >= begun]
+    assert 285 <= len(times) <= 302
+    for first, later in zip(times, times[2:], strict=False):
+        assert later - first >= 0.1 * 0.999 - 1e-6
+    assert len({slot for _, slot in world.begun}) == 3
 
 
 def test_a_message_says_what_it_said() -> None:

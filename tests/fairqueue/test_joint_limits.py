@@ -71,6 +71,16 @@ def test_the_total_is_divided_by_the_quanta() -> None:
     assert served == {"gold": 80, "free": 20}
 
 
+def test_a_slot_at_its_own_limit_does_not_come_before_those_that_wait_for_the_total() -> None:
+    fair = filled(10, limit=Limit(1), total_limit=Limit(1))
+    order = []
+    for _ in range(15):
+        order.append(fair.get(block=False)[0])
+        assert slots_of(fair) == []
+        fair.release(order[-1])
+    assert order == [*NAMES] * 3
+
+
 def test_slots_lose_no_turns_to_those_that_have_no_joint_limit() -> None:
     """Twenty slots that wait for one permit have as many turns as twenty that wait for none."""
     api, free = [f"api-{i}" for i in range(20)], [f"free-{i}" for i in range(20)]

@@ -19,6 +19,7 @@ from fairsched.consumer.group_limits.holder import Holder
 from fairsched.consumer.group_limits.limit_message import decode, encode
 from fairsched.consumer.group_limits.member import BEATS, GOT, NEWS, OLDEST, Member
 from fairsched.scheduling._permits import Permits
+from fairsched.scheduling.limit import JointName
 
 #: Seconds after which the broker closes a connection that is cut off.
 NOTICED = 8.0
@@ -59,11 +60,23 @@ class Process:
 
 
 class World:
-    """Processes, their broker, and one limit for all slots."""
+    """Processes, their broker, and one limit for all slots; perhaps with a limit of slots together, and a total."""
 
-    def __init__(self, processes: int, limit: Limit, seed: int = 0, lease: float = 60.0) -> None:
+    def __init__(
+        self,
+        processes: int,
+        limit: Limit,
+        seed: int = 0,
+        lease: float = 60.0,
+        *,
+        named: Limit | None = None,
+        of_name: str = "",
+        total: Limit | None = None,
+    ) -> None:
         self.random = random.Random(seed)
         self.limit, self.lease = limit, lease
+        #: The limit of the slots in `of_name` together, and that of all.
+        self.named, self.of_name, self.total = named, of_name, total
         self.now = 1000.0
         self.queues: dict[str, deque[bytes]] = {}
         #: Messages for the keeper, with the time of their arrival.
@@ -80,10 +93,13 @@ class World:
 
     def add(self) -> Process:
         number = len(self.processes)
-        fair = FairQueue(default_quantum=1, clock=lambda: self.now, limit=self.limit)
+        fair = FairQueue(default_quantum=1, clock=lambda: self.now, limit=self.limit, total_limit=self.total)
+        for slot in self.of_name:
+            fair.set_limit(slot, [self.limit, self.named])
 
-        def limit_of(_slot: Hashable) -> object:
-            return group_limit(self.limit)
+        def limit_of(slot: Hashable) -> object:
+            joint = isinstance(slot, JointName)
+            return group_limit((self.total if slot.name is None else self.named) if joint else self.limit)
 
         holder = Holder(f"p{number}", self.lease, Permits(fair), str, limit_of)  # type: ignore[arg-type]
         one = Process(number, fair, None)  # type: ignore[arg-type]
@@ -290,12 +306,20 @@ class World:
             self.most[slot] = max(self.most[slot], count)
             if self.limit.concurrency is not None:
                 assert count <= self.limit.concurrency, f"{count} of {slot} in hand at {self.now - 1000:.2f}"
+            self.check_joint(self.named, self.of_name)
+            self.check_joint(self.total, None)
         return taken
+
+    def check_joint(self, limit: Limit | None, slots: str | None) -> None:
+        """Check a limit of several slots, or of all."""
+        if limit is None or limit.concurrency is None:
+            return
+        count = sum(slots is None or slot in slots for each in self.processes for slot in each.hand)
+        assert count <= limit.concurrency, f"{count} of {limit} in hand at {self.now - 1000:.2f}"
 
     def end(self, one: Process, most: int = 10**9) -> None:
         """End handlers."""
         for _ in range(min(most, len(one.hand))):
             slot = one.hand.pop(0)
-            if self.limit.concurrency is not None:
-                one.fair.release(slot)
+            one.fair.release(slot)
             self.handled[slot] += 1

@@ -32,6 +32,9 @@ SLICE = 0.25
 #: Seconds after which permits go back that were not used, so that a tenant with a message now and then costs no message
 #: to the keeper for each.
 IDLE = 2.0
+#: Seconds in which a worker takes the message for which a permit or a bucket came, if a worker is free. Until then, the
+#: message of a limit of several slots does not count as waiting for it any more.
+TAKEN = 0.05
 #: The same as SLICE of a bucket, which serves nothing while it is under way.
 BUCKET_SLICE = 2.0
 #: A member uses no bucket when it has not heard the keeper for so many seconds. `sweep` finds that half a second later
@@ -78,6 +81,11 @@ class _Held:
     #: When permits came while there were none, and when the bucket came.
     granted_at: float = 0.0
     bucket_at: float = 0.0
+    #: When permits could be used last.
+    usable_at: float = 0.0
+    #: Messages that were served until these came.
+    served_when_granted: int = 0
+    served_at_bucket: int = 0
     #: Whether the bucket is set in the slot.
     bucket_set: bool = False
     #: Messages served when the name was last swept, and since when it is so many.
@@ -312,7 +320,7 @@ class Holder:
             self._ask.returns[name] = self._ask.returns.get(name, 0) + count
             return
         if not one.granted:
-            one.granted_at = now
+            one.granted_at, one.served_when_granted = now, self._served(one)
         one.granted += count
         one.unsaid, one.telling = one.unsaid + count, 0
         one.asked = max(0, one.asked - count)
@@ -325,7 +333,7 @@ class Holder:
             for name in names:
                 one = self._held.get(name)
                 if one is not None and one.telling == of:  # else more came, of which another message tells
-                    one.unsaid = 0
+                    one.unsaid, one.usable_at = 0, now
                     self._want(name, one, self._set(name, one, now))
 
     def _got_bucket(self, name: str, full_in: float, now: float) -> None:
@@ -334,6 +342,7 @@ class Holder:
             self._ask.buckets[name] = full_in
             return
         one.full_at, one.bucket_at, one.bucket_set, one.asked_bucket = now + full_in, now, False, False
+        one.served_at_bucket = self._served(one)
         self._want(name, one, self._set(name, one, now))
 
     def give_way(self, now: float) -> None:
@@ -352,20 +361,32 @@ class Holder:
             elif self._is_bucket_spare(one, now):
                 self._return_bucket(name, one, now)
 
+    def _served(self, one: _Held) -> int:
+        use = self._slots.use(one.slot)
+        return 0 if use is None else use.served
+
     def _spare(self, one: _Held, now: float) -> int:
         """Return how many of the permits that others wait for may go now.
 
-        A permit whose message waits for another limit, which its slots have together with others, stays until then:
-        processes that would hand it on would all lose their places there. Who wants it has to wait for that limit, too.
+        If its messages wait for another limit, which their slots have together with others, one permit stays until a
+        message was served: processes that only hand it on would all lose their places there. Who wants the permit has
+        to wait for that limit, too.
         """
         use = self._slots.use(one.slot)
-        if use is not None and use.reserved:
-            return min(one.recalled, max(0, one.allowed - use.in_hand - use.reserved))
-        return one.recalled if use is None or not use.queued or now >= one.granted_at + SLICE else 0
+        since = max(one.granted_at, one.usable_at)
+        if use is None or self._had_turn(use, since, SLICE, one.served_when_granted, now):
+            return one.recalled
+        return min(one.recalled, max(0, one.allowed - use.in_hand - 1)) if use.reserved else 0
 
     def _is_bucket_spare(self, one: _Held, now: float) -> bool:
         use = self._slots.use(one.slot)
-        return use is None or not (use.reserved or (use.queued and now < one.bucket_at + BUCKET_SLICE))
+        return use is None or self._had_turn(use, one.bucket_at, BUCKET_SLICE, one.served_at_bucket, now)
+
+    def _had_turn(self, use: PermitUse, since: float, slice_: float, served: int, now: float) -> bool:
+        """Return whether nothing waits that could be served, or the time is over in which it is."""
+        if use.served == served and (use.reserved or now < since + TAKEN):
+            return False
+        return now >= since + slice_ or not (use.queued or use.reserved)
 
     def _note_recall(self, name: str, count: int) -> None:
         one = self._held.get(name)

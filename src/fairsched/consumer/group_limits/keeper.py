@@ -366,9 +366,9 @@ class Keeper:
                 self._grant(name, found, identity, count, now)
 
     def _grant(self, name: str, found: _Name, identity: str, count: int, now: float) -> None:
-        found.waiting[identity] -= count
-        if not found.waiting[identity]:
-            del found.waiting[identity]
+        left = found.waiting.pop(identity) - count
+        if left:  # behind those that wait: otherwise it would come first again when it has had its turn
+            found.waiting[identity] = left
         found.permits[identity] += count
         found.since.setdefault(identity, now)
         grants = self._to(self._members[identity].queue).grants

@@ -181,6 +181,13 @@ cdef inline bint joints_is_reached(const JointLimit* joint, int64_t now) noexcep
     """Return whether no message may be served now."""
     return joints_is_full(joint) or joints_lacks(joint) or joints_is_early(joint, now)
 
+cdef inline bint joints_is_contended(const Joints* j, uint32_t number, int64_t now) noexcept nogil:
+    """Return whether a limit is shared with other processes, and slots wait for it or the next one will."""
+    cdef const JointLimit* joint = &j.of[number]
+    if number == NO_JOINT or not joint.limit.shared:
+        return False
+    return joint.first != NO_SLOT or joints_is_reached(joint, now)
+
 cdef inline bint joints_is_early(const JointLimit* joint, int64_t now) noexcept nogil:
     """Return whether the next token is still to come."""
     return joint.limit.interval != 0 and joint.full_at > now and joint.full_at - joint.limit.tolerance > now

@@ -40,9 +40,10 @@ from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.bands cimport BANDED, bands_enter, bands_serve
 from fairsched.core.schedule.dwrr cimport dwrr_trim_deficit, dwrr_turn
 from fairsched.core.schedule.jointlimits cimport (
-    NO_JOINT, JointLimit, Joints, JointSlot, Limit, joints_clear, joints_counts, joints_due, joints_give_back,
-    joints_has, joints_init, joints_is_reached, joints_is_short, joints_list, joints_look_at_tight, joints_permit,
-    joints_reached, joints_reserve, joints_take, joints_wait, joints_wait_no_more,
+    NO_JOINT, JointLimit, JointSlot, Joints, Limit, joints_clear, joints_counts, joints_due, joints_give_back,
+    joints_has, joints_init, joints_is_contended, joints_is_reached, joints_is_short, joints_list,
+    joints_look_at_tight, joints_permit, joints_reached, joints_reserve, joints_take, joints_wait,
+    joints_wait_no_more,
 )
 from fairsched.core.schedule.slots cimport (
     AT_LIMIT, AWAITED_SLOT, IN_USE, NO_SLOT, NO_TURN, TRANSIENT, TURN, Slot, SlotTable, slots_activate,
@@ -402,8 +403,11 @@ cdef inline bint limits_waits(const LimitTable* l, uint32_t index) noexcept nogi
     return rarely(l.joints.on) and l.joints.slot[index].waits != NO_JOINT
 
 cdef inline bint limits_waits_for_group(const LimitTable* l, uint32_t index) noexcept nogil:
-    """Return whether a slot waits for a joint limit that it shares with other processes."""
-    return limits_waits(l, index) and l.joints.of[l.joints.slot[index].waits].limit.shared
+    """Return whether a slot waits, or may have to wait, for a joint limit that it shares with other processes."""
+    cdef const Joints* j = &l.joints
+    if not j.on:
+        return False
+    return joints_is_contended(j, j.slot[index].named, l.now) or joints_is_contended(j, j.total, l.now)
 
 cdef inline void limits_look(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
     """See whether a slot is at its limit, and when that may be otherwise."""
@@ -508,11 +512,12 @@ cdef inline void limits_give_back(
 # Joint limits ---------------------------------------------------------------------------------------------------------
 
 cdef inline bint limits_has_candidate(const LimitTable* l, const SlotTable* t, uint32_t number) noexcept nogil:
-    """Return whether the slot that was let go last for a joint limit is still in its turn."""
+    """Return whether the slot that was let go last for a joint limit is still in its turn, and may be served in it."""
     cdef uint32_t index = l.joints.of[number].candidate
-    if index == NO_SLOT or t.slots[index].quantum == 0 or not joints_has(&l.joints, index, number):
+    cdef const Slot* slot = &t.slots[index]
+    if index == NO_SLOT or slot.quantum == 0 or not joints_has(&l.joints, index, number):
         return False
-    return t.slots[index].active and t.slots[index].granted != NO_TURN
+    return slot.active and slot.granted != NO_TURN and slot.head != NULL and slot.head.cost <= slot.deficit
 
 cdef inline void limits_go_on(LimitTable* l, SlotTable* t, uint32_t index) noexcept nogil:
     """Let a slot that waits for a joint limit take turns, if its own limit allows it."""
