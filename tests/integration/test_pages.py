@@ -143,6 +143,17 @@ def test_limits_of_several_processes(broker: Node, monkeypatch: pytest.MonkeyPat
     shown.close()
 
 
+def test_a_limit_of_several_queues(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues = ["invoices", "refunds", "mail"]
+    shown, handled = Page(broker, monkeypatch, queues), []
+    shown.names["handle"] = lambda message: handled.append(message.queue)
+    for queue in queues:
+        broker.publish(queue, [b"a", b"b"])
+    shown.run(blocks("limits")[1], until=lambda: len(handled) == 6)
+    assert Counter(handled) == dict.fromkeys(queues, 2)
+    shown.close()
+
+
 def test_a_service_that_says_slow_down(broker: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     shown, times = Page(broker, monkeypatch, ["jobs"]), []
 

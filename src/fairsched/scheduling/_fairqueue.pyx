@@ -641,8 +641,7 @@ total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False)
 
         Shut the queue down, as `queue.Queue.shutdown` does in Python 3.13.
 
-        From now on puts raise `ShutDown`, waiting ones included. Gets continue until the queue is empty, then raise it
-        too.
+        From now on puts raise `ShutDown`, waiting ones included; so do gets once the queue is empty.
 
         Parameters
         ----------
