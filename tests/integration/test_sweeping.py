@@ -201,6 +201,7 @@ def test_our_dead_letters_return_and_are_tried_again(broker: Broker, new_queue: 
                 with contextlib.suppress(ValueError), message:
                     raise ValueError("no")
             eventually(lambda: broker.count(letters) == 1)
+            eventually(lambda: broker.left(queue) == 0)  # the broker has the acknowledgement, too
         result = run("replay", letters, "--where", "header:x-exception~ValueError", "--url", broker.url)
         assert (result.exit_code, result.stdout) == (
             0, f"queue {letters}: 1 of 1 messages match, 1 returned\n  1 to {queue}\n",
