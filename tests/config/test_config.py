@@ -75,6 +75,11 @@ EXAMPLES: dict[str, dict[str, tuple[Any, Any]]] = {
         "environment": ("acme=10, *=2", {"acme": 10, "*": 2}),
         "argument": ('{"t=1,": {"limit": "concurrency=4,rate=10/s"}}', {"t=1,": {"limit": Limit(4, rate="10/s")}}),
     },
+    "limit": {
+        "file": ({"concurrency": 12, "scope": "group"}, Limit(12, scope="group")),
+        "environment": ("concurrency=4,rate=10/s", Limit(4, rate="10/s")),
+        "argument": ("5", Limit(5)),
+    },
     "sparse_boost": {"file": (True, True), "environment": ("on", True), "argument": (False, False)},
     "ordering_key": {
         "file": ("header:account", "header:account"),
@@ -439,6 +444,7 @@ def test_consumer_options_are_what_was_set() -> None:
     assert repr(options.pop("codel")) == repr(CoDel(0.02))
     assert options == {
         "prefetch": 10,
+        "limit": Limit(5),
         "target_delay": 0.3,
         "max_buffer_bytes": 3000,
         "workers": 3,

@@ -160,14 +160,17 @@ def test_a_done_callback_cannot_leave_the_block_by_an_exception(url: str) -> Non
     errors: list[BaseException] = []
 
     def leave(_confirmation: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            return  # the message was confirmed before it had a callback
         try:
             publisher.__exit__(KeyError, KeyError(), None)
         except RuntimeError as error:
             errors.append(error)
 
     with Publisher(url) as publisher:
-        publisher.publish(b"first", "q").add_done_callback(leave)
-        publisher.flush()
+        while not errors:
+            publisher.publish(b"first", "q").add_done_callback(leave)
+            publisher.flush()
         publisher.publish(b"second", "q").result(timeout=10)
     assert [str(error).partition(" and ")[0] for error in errors] == [
         "a done callback runs in the publisher's I/O thread"
