@@ -30,6 +30,9 @@ SILENT = 4.0
 UNHEARD = 2.0
 #: Seconds in which a process that lost its connection, and was not silent before, returns if it lives.
 RETURN = 3.5
+#: Seconds between two looks at the names that members wait for: one that was not heard lately was granted nothing, and
+#: that it is heard again changes no name.
+LOOK = 0.5
 #: Seconds for which members are told that another is forgotten.
 TELL_FORGOTTEN = 10.0
 #: The limit of a name of which only permits are known.
@@ -107,6 +110,7 @@ class Keeper:
         self._granting = False
         #: When this began to grant, or will at the earliest: buckets that no member has are empty until then.
         self._granting_since = now + TAKEOVER
+        self._look_at = now
         self._members: dict[str, _Member] = {}
         self._names: dict[str, _Name] = {}
         #: Names that no member has or wants, and whose bucket was not full; and when it will be, in a heap.
@@ -277,6 +281,11 @@ class Keeper:
                 self._all_changed(now)
         if not self._granting and not self._begin_to_grant(now):
             return
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            for name, found in list(self._names.items()):
+                if found.waiting or found.waiting_for_bucket:
+                    self._changed(name, found, now)
         while self._full and self._full[0][0] <= now:
             _, name = heapq.heappop(self._full)
             self._filling.discard(name)
