@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairsched.consumer.group_limits.keeper import TAKEOVER, UNHEARD, Keeper
+from fairsched.consumer.group_limits.keeper import LOOK, TAKEOVER, UNHEARD, Keeper
 from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, Message
 
 EPOCH = Epoch(1, "keeper")
@@ -69,6 +69,21 @@ def test_a_member_that_was_not_heard_is_granted_nothing() -> None:
     group.say("a", returns={"acme": 4})
     assert "b" not in group.answers()
     group.want("b", 4)
+    assert group.answers()["b"].grants == {"acme": 4}
+
+
+def test_a_member_that_is_heard_again_is_granted_what_it_waits_for() -> None:
+    """It asked once; that nothing else happens to the name must not leave the permits free for good."""
+    group = Group("a", "b")
+    group.want("a", 4)
+    group.answers()
+    group.want("b", 4)
+    group.answers()
+    group.now += UNHEARD
+    group.say("a", returns={"acme": 4})
+    assert "b" not in group.answers()
+    group.say("b", "beat")
+    group.now += LOOK
     assert group.answers()["b"].grants == {"acme": 4}
 
 
