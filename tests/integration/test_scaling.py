@@ -167,7 +167,7 @@ def test_the_example_of_the_page(tmp_path: Path, broker: Broker) -> None:
             found = answered(port, lambda found: found["queues"][0]["workers"] == 8 and len(found["tenants"]) == 2)
             assert shape(found) == shape(json.loads(printed))
             [orders] = found["queues"]
-            assert orders["handler_seconds"] == pytest.approx(0.1, rel=0.5)
+            assert 0.099 <= orders["handler_seconds"] < 1  # it sleeps for 0.1 s; a busy machine wakes it later
             assert found["seconds"] == pytest.approx(orders["backlog"] * orders["handler_seconds"] / 8, abs=1e-3)
             assert orders["backlog"] - orders["ready"] <= 40
     broker.delete("orders")
