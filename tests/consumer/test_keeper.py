@@ -59,7 +59,8 @@ def test_members_take_turns_if_there_are_more_than_permits() -> None:
     assert group.answers()["b"].grants == {"acme": 1}
 
 
-def test_a_member_that_was_not_heard_is_granted_nothing() -> None:
+def group_with_one_unheard() -> Group:
+    """Return a group in which b waits for the permits that a returned, and gets none since it was not heard."""
     group = Group("a", "b")
     group.want("a", 4)
     group.answers()
@@ -68,20 +69,18 @@ def test_a_member_that_was_not_heard_is_granted_nothing() -> None:
     group.now += UNHEARD
     group.say("a", returns={"acme": 4})
     assert "b" not in group.answers()
+    return group
+
+
+def test_a_member_that_was_not_heard_is_granted_nothing() -> None:
+    group = group_with_one_unheard()
     group.want("b", 4)
     assert group.answers()["b"].grants == {"acme": 4}
 
 
 def test_a_member_that_is_heard_again_is_granted_what_it_waits_for() -> None:
     """It asked once; that nothing else happens to the name must not leave the permits free for good."""
-    group = Group("a", "b")
-    group.want("a", 4)
-    group.answers()
-    group.want("b", 4)
-    group.answers()
-    group.now += UNHEARD
-    group.say("a", returns={"acme": 4})
-    assert "b" not in group.answers()
+    group = group_with_one_unheard()
     group.say("b", "beat")
     group.now += LOOK
     assert group.answers()["b"].grants == {"acme": 4}

@@ -203,25 +203,17 @@ class ConsumerSettings:
 
     def all_limits(self) -> list[Limit]:
         """Return the limits of all slots, and the total. O(slots)."""
-        given = (self.options.limit, self.default_limit, *self.limits.values())
-        return [one for limits in given for one in own_and_named(limits) if one is not None]
+        return _single_limits(self.options.limit, self.default_limit, *self.limits.values())
 
     def limits_of(self, slot: Hashable) -> list[Limit]:
         """Return all limits of a slot, and the total."""
-        given = (self.options.limit, self.limits.get(slot, self.default_limit))
-        return [one for limits in given for one in own_and_named(limits) if one is not None]
+        return _single_limits(self.options.limit, self.limits.get(slot, self.default_limit))
 
     def limit_of(self, slot: Hashable) -> Limit | None:
         """Return the limit that a slot has by itself, or that goes by a `JointName`; None if there is none."""
         if type(slot) is JointName:
             return self.joint_limits.get(slot)
         return own_and_named(self.limits.get(slot, self.default_limit))[0]
-
-    def joint_limits_of(self, slot: Hashable) -> list[JointName]:
-        """Return the names of the limits that a slot has together with others."""
-        named = own_and_named(self.limits.get(slot, self.default_limit))[1]
-        found = [] if named is None else [JointName(named.name)]
-        return found if self.options.limit is None else [*found, JointName(None)]
 
     def _limits(self) -> dict[Hashable, Limits | None]:
         """Return the limits that queues or tenants have of their own."""
@@ -495,6 +487,11 @@ def _ordering_key(ordering_key: Any, lanes: Sequence[Lanes]) -> Any:
                 f"got {ordering_key!r}"
             )
     return next((one.key for one in lanes if one.ordered), ordering_key)
+
+
+def _single_limits(*given: Limit | Sequence[Limit] | None) -> list[Limit]:
+    """Return the limits of which each of these consists."""
+    return [one for limits in given for one in own_and_named(limits) if one is not None]
 
 
 def _joint_limits(settings: ConsumerSettings) -> dict[Hashable, Limit]:

@@ -263,14 +263,9 @@ class WorkerQueues:
 
     def limits(self) -> dict[Hashable, LimitStats]:
         """Return what the limits of slots do; there are some in a single worker queue only. O(slots)."""
-        return {slot: one for slot, one in self._limit_stats().items() if type(slot) is not JointName}
-
-    def joint_limits(self) -> dict[JointName, LimitStats]:
-        """Return what the limits do that several slots have together. O(slots)."""
-        return {name: one for name, one in self._limit_stats().items() if type(name) is JointName}
-
-    def _limit_stats(self) -> dict[Hashable, LimitStats]:
-        return self.queues[0].limit_stats() if len(self.queues) == 1 else {}
+        if len(self.queues) != 1:
+            return {}
+        return {slot: one for slot, one in self.queues[0].limit_stats().items() if type(slot) is not JointName}
 
 
 def _put(

@@ -211,9 +211,7 @@ class Holder:
 
     def beat(self) -> Message:
         """Return what is said to all."""
-        found = self._message("beat")
-        found.counts = {name: one.granted for name, one in self._held.items() if one.granted}
-        return found
+        return self._inventory("beat")
 
     def got(self) -> Message | None:
         """Return what is said to all after permits came, which are used when the message has come back; None: nothing.
@@ -233,7 +231,11 @@ class Holder:
 
     def stay(self) -> Message:
         """Return what is said when the connection will be closed while handlers go on."""
-        found = self._message("stay")
+        return self._inventory("stay")
+
+    def _inventory(self, kind: str) -> Message:
+        """Return a message that says which permits are here."""
+        found = self._message(kind)
         found.counts = {name: one.granted for name, one in self._held.items() if one.granted}
         return found
 
