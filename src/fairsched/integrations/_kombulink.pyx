@@ -325,7 +325,8 @@ cdef class Settlements:
         cdef uint64_t first = tag, one
         cdef int64_t limit
         cdef int done = 1
-        with cython.critical_section(self):
+        cdef bint late, unseen = False
+        with cython.critical_section(self, self.link):
             if self.closed or self.immediate or not ackledger_is_outstanding(&self.ledger, tag):
                 return False
             if multiple:
@@ -338,12 +339,15 @@ cdef class Settlements:
                     self.link.waiting.append(self)
                 self.waiting += done
             limit = max(1, self.window // WINDOW_PART) if self.window else MOST_WAITING
+            late = self.waiting >= limit or not self.link.may_wait()
+            if not late and not self.link.armed:
+                unseen = self.link.armed = True
         if done < 0:
             raise MemoryError()
-        if self.waiting >= limit or not self.link.may_wait():
+        if late:
             self.link.flush()
-        elif not self.link.armed:
-            self.link.arm()
+        elif unseen:
+            self.link.wake()
         return True
 
     def settled(self, uint64_t tag):
@@ -773,19 +777,20 @@ cdef class Link:
         return self.fd >= 0
 
     cdef bint arm(self) except -1:
-        self.armed = True
+        with cython.critical_section(self):
+            if self.armed:
+                return True
+            self.armed = True
         self.wake()
         return True
 
     cdef bint collect(self) except -1:
         """Append the settlements of all channels. The lock is held."""
         cdef Settlements settlements
-        cdef list waiting
+        # Made before: making a list may have the collector run destructors, and these may settle and write.
+        cdef list waiting, others = []
         with cython.critical_section(self):
-            waiting = self.waiting
-            if len(waiting) == 0:
-                return True
-            self.waiting = []
+            waiting, self.waiting = self.waiting, others
         for settlements in waiting:
             settlements.write(&self.out)
         return True
@@ -808,12 +813,21 @@ cdef class Link:
         """flush($self)
         --
 
-        Send all settlements that wait.
+        Send all settlements that wait, or leave it to the thread that is writing.
         """
         if not self.has_waiting() or self.pid != current_pid():
             return
-        with self.lock:
+        if not self.lock.acquire(False):
+            if self.may_wait():
+                # That thread may wait for the broker for long, and this one has messages to read. It sends them when it
+                # has written; the timer, what it has just missed.
+                self.arm()
+                return
+            self.lock.acquire()
+        try:
             self.send_all()
+        finally:
+            self.lock.release()
 
     cdef bint send_all(self) except -1:
         """Write what waits. The lock is held."""
@@ -834,13 +848,18 @@ cdef class Link:
 
         Send settlements as far as the socket takes them; return whether there were some.
         """
-        if not self.has_waiting() or self.pid != current_pid() or self.fd < 0:
-            self.armed = False
-            return False
-        with self.lock:
-            if self.fd >= 0 and not self.writing:
-                self.collect()
-                self.send(False)
+        with cython.critical_section(self):
+            if not self.has_waiting() or self.pid != current_pid() or self.fd < 0:
+                self.armed = False
+                return False
+        # A thread that writes may wait for the broker, and there are other links.
+        if self.lock.acquire(False):
+            try:
+                if self.fd >= 0 and not self.writing:
+                    self.collect()
+                    self.send(False)
+            finally:
+                self.lock.release()
         return True
 
     def leave(self):
