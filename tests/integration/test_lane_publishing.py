@@ -288,6 +288,32 @@ def test_order_within_a_tenant_is_kept_while_lanes_are_declared(broker: Node, ne
         channel.queue_declare(queue.name, durable=True, arguments=dict(queue.all_arguments))
 
 
+def test_a_lane_is_declared_when_the_broker_has_answered_to_all_messages(
+    broker: Node, new_lanes: Callable[..., Lanes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sooner, it would take the last of many messages at once, before the first ones, which are published again."""
+    lanes = new_lanes(ordered=True, buckets=1)
+    [bucket] = lanes.bucket_names
+    owed: list[int] = []
+    declare = LaneOpener.declare
+    with Publisher(broker.url, lanes=lanes, confirm_window=5000) as publisher:
+        window = publisher._client.io_thread.window
+        monkeypatch.setattr(LaneOpener, "declare", lambda *what: (owed.append(window.in_flight), declare(*what))[1])
+        broker.delete(bucket)
+        flood(publisher, lanes, "acme", range(5000))
+        publisher.flush()
+        assert publisher.stats()["republished"] > 0
+    assert {*owed} == {0}
+    assert take(broker, bucket) == [b"%d" % number for number in range(5000)]
+
+
+def test_lanes_with_order_are_there_before_the_first_message(broker: Node, new_lanes: Callable[..., Lanes]) -> None:
+    """If another program declared them meanwhile, they would take the last messages of many, and return the first."""
+    lanes = new_lanes(ordered=True)
+    with Publisher(broker.url, lanes=lanes):
+        assert all(exists(broker, name) for name in lanes.bucket_names)
+
+
 @pytest.mark.parametrize("publishers", [1, 2])
 def test_nothing_is_lost_when_lanes_are_deleted_again_and_again(
     broker: Node, new_lanes: Callable[..., Lanes], publishers: int

@@ -301,9 +301,8 @@ def test_nothing_is_lost_whatever_is_killed(
     assert copies <= chaos.allowed, chaos.kills
     if ordered:
         assert chaos.own_lanes() == set()
-        if kind == "classic":  # of quorum lanes, messages overtake others in long runs: docs/howto/lanes.md
-            workers = [*chaos.gone, *chaos.workers]
-            handled = [one for each in workers for one in handlings(each.record.name, each.lines)]
-            check(handled, chaos.lost, published)
+        workers = [*chaos.gone, *chaos.workers]
+        handled = [one for each in workers for one in handlings(each.record.name, each.lines)]
+        check(handled, chaos.lost, published)
     else:
         assert {chaos.lanes.own_lane_of(f"{name}-hot-0") for name in ("direct", "ingress")} <= chaos.own_lanes()

@@ -177,6 +177,7 @@ def test_a_coroutine_has_its_message_until_it_is_done(broker: Broker, lane: Queu
     assert begun == [*range(6)]
 
 
+@pytest.mark.parametrize("lane", ["classic"], indirect=True)  # that of a quorum queue never changes
 def test_a_window_grows_when_the_queue_is_left_and_consumed_again(broker: Broker, lane: Queue) -> None:
     other = replace(lane, name=f"{lane.name}-other", weight=4, prefetch=None)
     lane = replace(lane, weight=1, prefetch=None)

@@ -156,6 +156,22 @@ def test_the_relay_fills_them_in_order(broker: Node, new_queue: Callable[..., st
     assert found == expected
 
 
+def test_the_order_outlasts_consumers_with_different_prefetch(broker: Node) -> None:
+    """What the broker takes back from one comes before what it took back from another that had less of the queue."""
+    lanes = Lanes(f"quorum-{next(_numbers)}", key="header:tenant", buckets=1, ordered=True, arguments=QUORUM)
+    published = flood(broker.url, lanes, "acme", 100)
+    for prefetch in 50, 10:
+        with Consumer(broker.url, lanes, prefetch=prefetch) as consumer:
+            eventually(lambda consumer=consumer: consumer.stats()["received"] >= 10)
+    with Consumer(broker.url, lanes) as consumer:
+        taken = []
+        for message in itertools.islice(consumer, 100):
+            taken.append(bytes(message.body))
+            message.ack()
+    assert taken == sorted(published, key=lambda body: int(body.split()[1]))
+    broker.delete(*lanes.bucket_names)
+
+
 @pytest.mark.parametrize("arguments", [{}, {"x-single-active-consumer": True}], ids=["plain", "single active"])
 def test_relays_of_a_quorum_queue_take_turns(
     broker: Node, new_queue: Callable[..., str], arguments: dict[str, Any], caplog: pytest.LogCaptureFixture

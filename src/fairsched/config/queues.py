@@ -26,6 +26,10 @@ __all__ = ["Queue", "as_queues"]
 
 _POLICIES = ("requeue", "reject")
 _OFFSETS = ("first", "last", "next")
+#: Window of each queue for which all consumers need the same one, unless it has a `prefetch` of its own. So many
+#: messages keep a lane going over a round trip of a quorum queue, and 64 lanes at one process stay below RabbitMQ's
+#: timeout of half an hour with handlers of several seconds.
+ONE_WINDOW = 32
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Queue:
     prefetch : int, optional
         Maximum number of unsettled messages of this queue, 1 to 65 535. It also bounds how many are handled at a time,
         so that a slow queue cannot occupy all workers. By default the consumer's prefetch; not with
-        ``prefetch="auto"``.
+        ``prefetch="auto"``. By default 32 if `arguments` say that it is a quorum queue with a single active consumer:
+        such a queue keeps its order only if all its consumers have the same window.
     on_error : "requeue", "reject" or callable, optional
         What happens to a message whose handler raised; by default as for the consumer.
     retry : Retry or False, optional
@@ -221,6 +226,26 @@ class Queue:
     def has_single_active_consumer(self) -> bool:
         """Whether the queue is declared so that the broker delivers to one consumer at a time."""
         return (self.arguments or {}).get("x-single-active-consumer") is True
+
+    @property
+    def needs_one_window(self) -> bool:
+        """Whether the order lasts only if all consumers of the queue, in all processes, have the same window.
+
+        A quorum queue puts the messages that it takes back from a consumer behind those that it took back earlier. If
+        the next consumer has a smaller window, it has not got all of them when it is lost in its turn, and the rest is
+        delivered first.
+        """
+        return self.has_single_active_consumer and (self.arguments or {}).get("x-queue-type") == "quorum"
+
+    @property
+    def has_fixed_window(self) -> bool:
+        """Whether the window never changes: neither by measurement nor by another consumer beside the first one."""
+        return self.exclusive or self.offset is not None or self.needs_one_window
+
+    @property
+    def own_window(self) -> int | None:
+        """The window that the queue has whatever others there are; None: its part of the consumer's prefetch."""
+        return ONE_WINDOW if self.prefetch is None and self.needs_one_window else self.prefetch
 
     @property
     def consumer_arguments(self) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class ConsumerSettings:
         if not self.queues:  # for its checks
             _windows(options.prefetch, {}, {"": 1}, {"": 1.0}, self.workers)
         self.windows = self._windows(options.prefetch) if self.queues else {}
-        _refuse_second_consumers(options.max_buffer_bytes, self.queues)
+        _refuse_changing_windows(options.max_buffer_bytes, self.queues)
         #: Queue that the connection must have for itself before anything is consumed; None: there is no such queue.
         self.lock: str | None = None
         self.policies = _policies(self.queues)
@@ -327,7 +327,7 @@ class ConsumerSettings:
         for name in added:
             if name in self.queues:
                 raise ConfigurationError(f"queue {name!r} is consumed already")
-        _refuse_second_consumers(self.options.max_buffer_bytes, added)
+        _refuse_changing_windows(self.options.max_buffer_bytes, added)
         found = copy.copy(self)
         found.queues = {**self.queues, **added}
         found.retries = {**self.retries, **_retries(self.options.retry, added)}
@@ -384,8 +384,8 @@ class ConsumerSettings:
     def _later_window(self, queue: Queue) -> int:
         """Return the window of a queue that is added: its own, or its part among all queues."""
         prefetch, name = self.options.prefetch, queue.name
-        if queue.prefetch is not None and prefetch != AUTO:
-            return queue.prefetch
+        if queue.own_window is not None and (prefetch != AUTO or queue.needs_one_window):
+            return queue.own_window
         if prefetch is None:
             return default_window(self.units[name], sum(self.units.values()), len(self.units))
         if isinstance(prefetch, int):
@@ -534,18 +534,21 @@ def _refuse_of_queues(queues: Mapping[str, Queue]) -> None:
             )
 
 
-def _refuse_second_consumers(max_buffer_bytes: int | None, queues: Mapping[str, Queue]) -> None:
-    """Raise ConfigurationError if a queue may have only one consumer, or its place in a stream, and windows change.
-
-    A window that follows the sizes of messages is changed by a second consumer, which takes over from the first one.
-    """
+def _refuse_changing_windows(max_buffer_bytes: int | None, queues: Mapping[str, Queue]) -> None:
+    """Raise ConfigurationError if the window of a queue must not change, and windows follow the sizes of messages."""
     for name, queue in queues.items():
-        option = "exclusive" if queue.exclusive else None if queue.offset is None else "offset"
-        if option is not None and max_buffer_bytes is not None:
+        if not queue.has_fixed_window or max_buffer_bytes is None:
+            continue
+        if queue.needs_one_window:
             raise ConfigurationError(
-                f"{option} of queue {name!r} cannot be combined with max_buffer_bytes={max_buffer_bytes}, which "
-                "changes windows by another consumer of the queue; bound its messages with Queue(prefetch=N) alone"
+                f"max_buffer_bytes={max_buffer_bytes} cannot bound queue {name!r}, a quorum queue with a single active "
+                "consumer: it keeps its order only if its window never changes"
             )
+        raise ConfigurationError(
+            f"{'exclusive' if queue.exclusive else 'offset'} of queue {name!r} cannot be combined with "
+            f"max_buffer_bytes={max_buffer_bytes}, which changes windows by another consumer of the queue; bound its "
+            "messages with Queue(prefetch=N) alone"
+        )
 
 
 def _without(values: Mapping[_Name, _Value], names: Collection[str]) -> dict[_Name, _Value]:
@@ -557,11 +560,12 @@ def _windows(
 ) -> dict[str, int]:
     """Return the window of each queue."""
     own = {name: queue.prefetch for name, queue in queues.items() if queue.prefetch is not None}
-    if prefetch != AUTO:
+    if isinstance(prefetch, Mapping):
         return {**windows_for(prefetch, weights, units), **own}
-    if own:
+    if prefetch == AUTO and own:
         raise ConfigurationError(f'prefetch="auto" is for all queues, but {", ".join(own)} has its own prefetch')
-    return start_windows(units, workers)
+    found = start_windows(units, workers) if prefetch == AUTO else windows_for(prefetch, weights, units)
+    return {**found, **{name: queue.own_window for name, queue in queues.items() if queue.own_window is not None}}
 
 
 def _policies(queues: Mapping[str, Queue]) -> dict[str, OnError]:

@@ -206,7 +206,11 @@ class IOThread(ConnectionThread):
             self._lanes.compare_layouts(self._on_other_layout)
             self._begin_sending(transport)
         else:
-            self._lanes.compare_layouts(lambda error: self._fail(error) if error else self._begin_sending(transport))
+            self._lanes.compare_layouts(
+                lambda error: (
+                    self._fail(error) if error else self._lanes.declare_ordered(lambda: self._begin_sending(transport))
+                )
+            )
 
     def _on_other_layout(self, error: BaseException | None) -> None:
         """Say that lanes are used with another layout since the connection was lost; messages must go somewhere."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fairsched.amqp._publishing import PublishWindow
     from fairsched.amqp.polling.ioloop import Loop
     from fairsched.amqp.transport import Transport
+    from fairsched.config.lanes import Lanes
     from fairsched.publisher.spread import Spread
 
 _log = logging.getLogger(__name__)
@@ -48,9 +49,12 @@ class LaneUpkeep:
     For the I/O thread.
 
     A returned message is held in the window, with all others of its lane that are not confirmed, and nothing is sent.
-    A bucket is declared, and when the broker owes no confirm, they are sent again in their place. If it was an own
-    lane, which a worker has deleted, they go to the bucket instead: RabbitMQ confirms a message that reaches a queue
-    while it is being deleted, so a lane must not be used at once after workers have agreed to delete it.
+    When the broker owes no confirm, the bucket is declared, and they are sent again in their place. Declared sooner, it
+    would take those that the broker has not looked at, before those that were returned. Another program may declare it
+    at any time: so the buckets of ordered lanes are declared before the first message is sent.
+
+    If it was an own lane, which a worker has deleted, they go to the bucket instead: RabbitMQ confirms a message that
+    reaches a queue while it is being deleted, so a lane must not be used just after workers have agreed to delete it.
     """
 
     def __init__(
@@ -61,8 +65,10 @@ class LaneUpkeep:
         self._spreads = spreads
         self._on_change = on_change
         self._opener = LaneOpener(loop)
-        #: Lanes of held messages, which are being opened, and one message of each, encoded.
-        self._wanted: dict[str, bytes] = {}
+        #: Buckets of held messages, to be opened, with their lanes and one message of each, encoded.
+        self._wanted: dict[str, tuple[Lanes, bytes]] = {}
+        #: Those of them that are being declared.
+        self._declaring: set[str] = set()
         #: Own lanes of held messages, one message of each, encoded, and the bucket that takes them.
         self._moves: dict[str, tuple[bytes, str]] = {}
         #: Own lanes of hot tenants that could not be opened, which is logged once.
@@ -95,10 +101,29 @@ class LaneUpkeep:
 
         compared(None)
 
+    def declare_ordered(self, done: Callable[[], None]) -> None:
+        """Declare the buckets of ordered lanes.
+
+        Parameters
+        ----------
+        done : callable
+            Called once they are declared, or refused, which messages will find out; never if the connection is lost.
+        """
+        left = [(one.lanes, name) for one in self._spreads if one.lanes.ordered for name in one.lanes.bucket_names]
+
+        def declared(error: Exception | None) -> None:
+            if isinstance(error, ConnectionFailed):
+                return
+            if left:
+                self._opener.declare(*left.pop(), declared)
+            else:
+                done()
+
+        declared(None)
+
     def connected(self, transport: Transport) -> None:
         """Take a new channel: all messages are sent again. The connection may be the same."""
-        self._wanted.clear()
-        self._moves.clear()
+        self._forget_held()
         if self._are_doubtful():
             self._leave_own_lanes()
         self._opener.connected(transport)
@@ -144,9 +169,14 @@ class LaneUpkeep:
 
     def disconnected(self) -> None:
         """Note that the connection is lost."""
-        self._wanted.clear()
-        self._moves.clear()
+        self._forget_held()
         self._opener.disconnected()
+
+    def _forget_held(self) -> None:
+        """Forget which lanes messages are held for: all are sent again."""
+        self._wanted.clear()
+        self._declaring.clear()
+        self._moves.clear()
 
     # Returned messages -------------------------------------------------------------------------------------------
 
@@ -161,23 +191,32 @@ class LaneUpkeep:
             if spread.placement.closed(lane):
                 self._failed[lane] = spread, tenant
         elif lane not in self._wanted:
-            self._wanted[lane] = encoded
+            self._wanted[lane] = spread.lanes, encoded
             _log.debug("lane %r does not exist; declaring it and publishing its messages again", lane)
-            self._opener.declare(spread.lanes, lane, partial(self._on_declared, lane))
         return True
 
+    def _declare_wanted(self) -> None:
+        for lane, (lanes, _) in list(self._wanted.items()):
+            if lane not in self._declaring:
+                self._declaring.add(lane)
+                self._opener.declare(lanes, lane, partial(self._on_declared, lane))
+
     def _on_declared(self, lane: str, error: Exception | None) -> None:
-        head = self._wanted.pop(lane, None)
-        if head is None or isinstance(error, ConnectionFailed):
+        if lane not in self._declaring or isinstance(error, ConnectionFailed):
             return  # on another channel all messages are sent again, and may be returned again
+        self._declaring.discard(lane)
+        _, head = self._wanted.pop(lane)
         if isinstance(error, PublishFailed):
             self._window.fail_held(head, error)
         self.resume()
         self._on_change()
 
     def resume(self) -> None:
-        """Send held messages again, if their lanes exist and the broker owes no confirm."""
-        if self._wanted or self._window.in_flight:
+        """Declare the lanes of held messages, and send these again, once the broker owes no confirm."""
+        if self._window.in_flight:
+            return
+        if self._wanted:
+            self._declare_wanted()
             return
         for head, bucket in self._moves.values():
             self._window.move_held(head, bucket)

@@ -77,8 +77,7 @@ class WindowControl:
         self._service = service
         self._settings = settings
         self._windows = dict(settings.windows)
-        #: Queues whose window was given.
-        self._fixed = {name for name, queue in settings.queues.items() if queue.prefetch is not None}
+        self._find_fixed()
         self._auto: AutoWindow | None = None
         if settings.target_delay is not None:
             self._auto = AutoWindow(settings.units, settings.workers, settings.target_delay)
@@ -121,13 +120,19 @@ class WindowControl:
     def take(self, settings: ConsumerSettings) -> None:
         """Take other queues: those that stay keep their windows, unless they are measured."""
         before, self._settings, self._budgets = self._windows, settings, byte_limits(settings)
-        self._fixed = {name for name, queue in settings.queues.items() if queue.prefetch is not None}
+        self._find_fixed()
         if self._auto is not None:
             self._auto.reweigh(settings.units)
             found = self._auto.windows
         else:
             found = self._measured() if settings.default_prefetch else settings.windows
         self._windows = {name: before.get(name, found[name]) for name in settings.windows}
+
+    def _find_fixed(self) -> None:
+        """Find the queues whose windows were given, and those whose windows nothing may change."""
+        queues = self._settings.queues.items()
+        self._given = {name for name, queue in queues if queue.own_window is not None}
+        self._fixed = {name for name, queue in queues if queue.has_fixed_window}
 
     def forget(self, queue: str) -> None:
         """Forget a queue that is removed: one of this name that is added later has nothing of it."""
@@ -183,7 +188,7 @@ class WindowControl:
             return dict(settings.windows)
         round_trip, workers, worker_queues = self._measurements.round_trip(), settings.workers, settings.worker_queues
         found = measured_windows(settings.windows, settings.units, round_trip, service, workers, worker_queues)
-        return {**found, **{name: settings.windows[name] for name in self._fixed}}
+        return {**found, **{name: settings.windows[name] for name in self._given}}
 
     def _review(self) -> None:
         """Widen narrow default windows where handlers became faster; nothing narrows them before the next connection.
@@ -228,6 +233,8 @@ class WindowControl:
         """Return the window of a queue as it was decided last; 0: it is paused."""
         if queue in self._paused:
             return 0
+        if queue in self._fixed:
+            return self._settings.windows[queue]
         window, budget = min(self._windows[queue], self._limit or LARGEST_PREFETCH), self._budgets.get(queue)
         if budget is None:
             return window
