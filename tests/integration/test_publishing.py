@@ -181,7 +181,7 @@ def test_no_message_is_lost_when_the_connection_is_cut(
     broker: Node, new_queue: Declare, cuts: int, outcomes: Outcomes
 ) -> None:
     queue = new_queue("cut")
-    expected = numbered(20_000)
+    expected = numbered(8_000)
     with Proxy(broker.port) as proxy, Publisher(behind(proxy, broker.url)) as publisher:
         for number, body in enumerate(expected):
             publisher.publish(body, queue, delivery_mode=1)

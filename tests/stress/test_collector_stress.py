@@ -19,7 +19,7 @@ from fairsched.pullqueue import PullQueue, Target
 pytestmark = pytest.mark.stress
 
 #: How long it takes. What is looked for came about three times in six runs of 40 seconds.
-SECONDS = float(os.environ.get("STRESS_SECONDS", "4"))
+SECONDS = float(os.environ.get("STRESS_SECONDS", "2"))
 
 
 @pytest.mark.parametrize("maxsize", [0, 4])
