@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pika.adapters.select_connection import IOLoop
 
+    from fairsched.amqp.polling.pacing import Pace
     from fairsched.delivery._ackpolicy import AckPolicy
     from fairsched.delivery._delivery import Settlements
 
@@ -25,6 +26,8 @@ class FlushTimer:
         Count what is here, and the windows.
     flush : callable
         Sends what is settled, and says whether anything was.
+    pace : Pace
+        Of the I/O thread, which the timer does not wake from a rest.
 
     Notes
     -----
@@ -37,11 +40,13 @@ class FlushTimer:
         policy: AckPolicy,
         settlements: Settlements,
         flush: Callable[[], bool],
+        pace: Pace,
     ) -> None:
         self._loop = loop
         self._policy = policy
         self._settlements = settlements
         self._flush = flush
+        self._pace = pace
         self._timer: object = None
 
     @property
@@ -56,11 +61,14 @@ class FlushTimer:
             self._timer = None
         self._policy.wake()
         if self._timer is None:
-            self._timer = self._loop.call_later(self._policy.period, self._tick)
+            self._timer = self._later()
+
+    def _later(self) -> object:
+        return self._loop.call_later(max(self._policy.period, self._pace.period), self._tick)
 
     def _tick(self) -> None:
         # While long handlers run nothing is settled, and looking two hundred times a second would be for nothing.
         self._policy.looked(self._flush())
         here = self._settlements.count_here()
         self._policy.count(here, self._settlements.window)
-        self._timer = self._loop.call_later(self._policy.period, self._tick) if here else None
+        self._timer = self._later() if here else None

@@ -140,9 +140,9 @@ class IOThread(ConnectionThread):
         self._lent = LentConnection(self._intake, worker_queues.queues[0] if plain else None, self._wake)
         #: What any thread settled and this one is yet to send.
         self.settlements = Settlements(counters, self.acks, self._lent, self.request_flush)
-        self._flush_timer = FlushTimer(self._loop, self.acks, self.settlements, self._send)
         #: How often this thread looks at the socket while many messages are here.
         self.pace = Pace(self._progress)
+        self._flush_timer = FlushTimer(self._loop, self.acks, self.settlements, self._send, self.pace)
         lending.lend(self._loop, self._lent, self._may_borrow, self.pace)
         self.consumer_counts = ConsumerCounts(self._loop, settings.asked, channels.consumers)
         #: For what is declared beside the queues that are consumed.

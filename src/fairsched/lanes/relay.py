@@ -50,11 +50,11 @@ _log = logging.getLogger(__name__)
 
 #: Messages that are taken together, at most.
 _BATCH = 512
-#: After a batch of fewer messages, the next one begins this many seconds after it: a thread that is woken for a few
-#: messages costs more than they do.
+#: After a batch of fewer messages, the next one begins this many seconds after it, or a period of the I/O thread if
+#: that is longer: a thread that is woken for a few messages costs more than they do.
 _MANY, _PAUSE = 256, 0.01
 #: Longest time in seconds for which the I/O threads leave what comes in their sockets while there are many messages.
-_REST = 0.005
+_REST = 0.04
 #: Bytes of unsettled messages, which are held twice: as they came, and as they are published.
 _MOST_BYTES = 64 << 20
 #: Longest time for the broker to take what was settled when a relay with order leaves, in seconds.
@@ -340,12 +340,13 @@ class Relay:
         try:
             # The I/O threads need not be faster than the mover, which reads the socket itself although it pauses.
             consumer._client.io_thread.pace.rest = self._publisher._client.io_thread.pace.rest = _REST
-            consumer._client.io_thread.settlements.lent.fast = 2 * _PAUSE
+            consumer._client.io_thread.settlements.lent.fast = 2 * max(_PAUSE, _REST)
             for messages in self._taken(consumer):
                 began = time.monotonic()
                 self._move(messages, began)
                 if len(messages) < _MANY:
-                    self._stopping.wait(max(0.0, began + _PAUSE - time.monotonic()))
+                    pause = max(_PAUSE, consumer._client.io_thread.pace.period)
+                    self._stopping.wait(max(0.0, began + pause - time.monotonic()))
         except (PublishFailed, RuntimeError):
             if not self._gave_up:  # otherwise the settler has closed the publisher
                 raise
