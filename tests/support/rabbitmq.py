@@ -86,6 +86,16 @@ MESSAGES = """
     <- rabbit_amqqueue:info_all(<<"/">>, [name, messages])].
 """
 
+#: Deletes all virtual hosts and all that is in them, and all users but one, who then has a virtual host again.
+FORGET = """
+[rabbit_vhost:delete(Host, <<"test">>) || Host <- rabbit_vhost:list_names()],
+[rabbit_auth_backend_internal:delete_user(User, <<"test">>)
+    || {user, User} <- lists:flatten(rabbit_auth_backend_internal:list_users()), User =/= <<"guest">>],
+rabbit_vhost:add(<<"/">>, #{}, <<"test">>),
+rabbit_auth_backend_internal:set_permissions(
+    <<"guest">>, <<"/">>, <<".*">>, <<".*">>, <<".*">>, <<"test">>).
+"""
+
 #: Quorum queues forward an unconfirmed dead letter again after these milliseconds, instead of three minutes.
 FORWARD_SOON = "-rabbit dead_letter_worker_publisher_confirm_timeout 10000"
 
@@ -477,6 +487,17 @@ class Node(Broker):
 
     def delete_host(self, name: str) -> None:
         self.order(f'rabbit_vhost:delete({binary(name)}, <<"test">>).')
+
+    def forget(self) -> bool:
+        """Have nothing left of what a test did; False if something is, as on a node that does not run."""
+        if self._process is None:
+            return False
+        try:
+            self.close_connections()
+            self.order(" ".join(FORGET.split()))
+            return "resource_limit" not in self.evaluate("rabbit_alarm:get_alarms().")
+        except (AssertionError, subprocess.SubprocessError):
+            return False
 
     def set_policy(self, queue: str, definition: dict[str, Any]) -> None:
         """Set a policy for one queue."""
