@@ -76,6 +76,74 @@ def test_permits_of_a_killed_process_are_free_within_five_seconds() -> None:
     assert len(world.processes[0].hand) == 4
 
 
+def keeper_of(world: World) -> Process:
+    return next(one for one in world.living() if one.member.keeper is not None)
+
+
+def absent(world: World) -> int:
+    return keeper_of(world).member.keeper.figures()["absent"]
+
+
+@pytest.mark.parametrize("pause", [0.3, 1.0, 2.0, 2.5, 3.0, 3.5])
+def test_permits_of_keepers_that_are_killed_one_after_the_other_are_free(pause: float) -> None:
+    """The last keeper finds the first ones gone long after they were killed, and was told by the others when."""
+    world = World(5, FOUR, lease=1800)
+    fill(world, "acme", 50)
+    world.pass_time(4)
+    for _ in range(4):
+        world.pass_time(pause)
+        world.kill(keeper_of(world))
+    world.pass_time(5.5)
+    assert absent(world) == 0
+    assert in_hand(world) == 4
+
+
+def test_permits_of_a_process_that_is_killed_while_the_keeper_is_cut_off_are_free_with_the_next_keeper() -> None:
+    world = World(3, FOUR, lease=1800)
+    world.pass_time(4)
+    keeper = keeper_of(world)
+    killed, other = (one for one in world.processes if one is not keeper)
+    for number in range(50):
+        killed.fair.put("acme", number)
+    world.pass_time(4)
+    assert len(killed.hand) == 4
+    for number in range(50):
+        other.fair.put("acme", number)
+    world.cut_off(keeper)
+    world.pass_time(1)
+    world.kill(killed)
+    world.pass_time(NOTICED + 2.5)
+    assert len(other.hand) == 4
+
+
+def test_permits_of_a_process_that_is_killed_while_the_keeper_stands_still_are_free() -> None:
+    world = World(3, FOUR, lease=1800)
+    fill(world, "acme", 50)
+    world.pass_time(4)
+    keeper = keeper_of(world)
+    world.freeze(keeper, 7)
+    killed = next(one for one in world.processes if one is not keeper and one.hand)
+    world.kill(killed)
+    world.pass_time(12)
+    assert absent(world) == 0
+    assert in_hand(world) == 4
+
+
+def test_a_keeper_that_is_killed_after_it_freed_permits_does_not_take_them_again() -> None:
+    world = World(4, FOUR, lease=1800)
+    fill(world, "acme", 50)
+    world.pass_time(4)
+    world.kill(next(one for one in world.processes if one.hand and one is not keeper_of(world)))
+    while not absent(world):
+        world.pass_time(0.05)
+    while absent(world):
+        world.pass_time(0.05)
+    world.kill(keeper_of(world))
+    world.pass_time(7)
+    assert absent(world) == 0
+    assert in_hand(world) == 4
+
+
 def test_permits_of_a_process_that_is_cut_off_stay_taken_until_its_lease_ends() -> None:
     world = World(3, FOUR, lease=60)
     fill(world, "acme", 50, processes=2)
@@ -156,8 +224,7 @@ def test_a_new_keeper_counts_what_the_old_one_granted() -> None:
     world = World(3, FOUR)
     fill(world, "acme", 50)
     world.pass_time(4)
-    keeper = next(one for one in world.processes if one.member.keeper is not None)
-    world.kill(keeper)
+    world.kill(keeper_of(world))
     world.pass_time(10)
     assert in_hand(world) == 4
     assert sum(one.member.keeper is not None for one in world.processes if one.alive) == 1
@@ -167,7 +234,7 @@ def test_a_new_keeper_counts_what_the_old_one_granted() -> None:
 def test_what_was_just_granted_counts_if_the_keeper_is_lost_and_the_member_cut_off(itself: bool) -> None:
     world = World(3, FOUR, lease=60)
     world.pass_time(4)
-    keeper = next(one for one in world.processes if one.member.keeper is not None)
+    keeper = keeper_of(world)
     cut, other = (one for one in world.processes if one is not keeper)
     cut = keeper if itself else cut
     for number in range(4):
@@ -271,8 +338,7 @@ def test_unused_permits_and_names_are_given_back() -> None:
         end_all(world)
         world.pass_time(0.1)
     assert world.handled.total() == 400
-    keeper = next(one.member.keeper for one in world.processes if one.member.keeper is not None)
-    assert keeper.figures() == {"members": 2, "names": 0, "absent": 0}
+    assert keeper_of(world).member.keeper.figures() == {"members": 2, "names": 0, "absent": 0}
     assert all(one.member.holder.figures() == {"held": 0, "permits": 0} for one in world.processes)
     assert all(not one.fair.stats() for one in world.processes)
 
@@ -390,6 +456,26 @@ def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
     churn(world, 40)
     assert world.handled.total() > 0
     calm(world)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_permit_is_lost_with_keepers_that_are_killed(seed: int) -> None:
+    """A lease would be too long to wait for."""
+    world = World(4, Limit(2, scope="group"), seed, lease=1800)
+    for _ in range(10):
+        end = world.now + 1 + world.random.random() * 6
+        while world.now < end:
+            one = world.random.choice(world.living())
+            one.fair.put("a", 0)
+            for each in world.living():
+                progress(world, each)
+            world.now += world.random.random() * 0.05
+        keepers = [one for one in world.living() if one.member.keeper is not None]
+        world.kill(world.random.choice(keepers or world.living()))
+        world.add()
+    calm(world)
+    world.pass_time(10)
+    assert absent(world) == 0
 
 
 JOINT = {

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairsched.consumer.group_limits.keeper import LOOK, TAKEOVER, UNHEARD, Keeper
-from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, Message
+from fairsched.consumer.group_limits.holder import SILENT
+from fairsched.consumer.group_limits.keeper import LOOK, OVERDUE, RETURN, TAKEOVER, UNHEARD, Keeper
+from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, Killed, KnownMember, Message
 
 EPOCH = Epoch(1, "keeper")
 FOUR, ONE, RATE = GroupLimit(4, 0, 1), GroupLimit(1, 0, 1), GroupLimit(0, 10**9, 5)
@@ -104,6 +105,42 @@ def test_a_gap_in_the_numbers_makes_it_begin_anew() -> None:
     assert not group.keeper.begin_after
     group.say("a", "beat", lost=1)
     assert group.keeper.begin_after == EPOCH.number
+
+
+def test_a_report_that_was_lost_makes_it_begin_anew() -> None:
+    """The member said all that it holds to this keeper, as it believes, and would never be granted anything."""
+    group = Group("a")
+    group.serials["b"] = 1  # its report
+    group.want("b", 1)
+    assert not group.keeper.begin_after
+    group.now += OVERDUE
+    group.want("b", 1)
+    assert group.keeper.begin_after == EPOCH.number
+
+
+def test_a_member_that_another_one_knows_to_be_back_is_not_gone() -> None:
+    known = KnownMember("old queue", 1, 0.0, 60.0, {"acme": 4})
+    keeper = Keeper(EPOCH, {"b": known}, 0.0)
+    keeper.undeliverable("old queue", 0.1)
+    told = Message("report", "a", EPOCH, 1, "queue of a", 60.0, 1, known={"b": known._replace(queue="new", session=2)})
+    keeper.hear(told, 0.2, 0.2)
+    keeper.tick(TAKEOVER + RETURN + 1)
+    assert keeper.figures() == {"members": 2, "names": 0, "absent": 0}
+
+
+def test_what_a_member_found_of_another_that_is_gone_counts() -> None:
+    """This keeper has not heard it for long, and would keep its permits for the lease."""
+    held = KnownMember("queue of b", 1, SILENT, 60.0, {"acme": 4})
+    keeper = Keeper(EPOCH, {"b": held}, 0.0)
+    keeper.undeliverable("queue of b", 0.1)
+    keeper.tick(2 * RETURN)
+    assert keeper.figures()["absent"] == 1
+    told = Message("beat", "a", EPOCH, 1, "queue of a", 60.0, 1)
+    for session, left in ((2, 1), (1, 0)):  # of another connection, it says nothing
+        told.killed = {"b": Killed(session, RETURN)}
+        keeper.hear(told, 2 * RETURN, 2 * RETURN)
+        keeper.tick(2 * RETURN)
+        assert keeper.figures()["absent"] == left
 
 
 def test_the_bucket_is_empty_at_first_and_a_name_is_forgotten_when_it_is_full() -> None:

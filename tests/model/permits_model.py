@@ -223,3 +223,73 @@ class PermitsModel:
         one.connection += 1
         one.permits = one.hand
         self.report(number)
+
+
+#: What keeps the permits of a killed process from staying taken.
+FINDINGS = ("members look whether others are gone", "members tell the keeper what they found")
+
+
+@dataclass
+class KilledModel:
+    """A member is killed that has the only permit; then one keeper after the other is, and the next one takes over.
+
+    A queue that is found gone soon says that its process was killed. Once time has passed, it may have been cut off, so
+    the permit stays taken. Time passes when all living processes have looked that do. The last keeper hears of the
+    killed member from others only, and looks late. In the end the permit has to be free.
+    """
+
+    keepers: int = 4
+    missing: str = ""
+    #: When each process found the queue gone; None: it has not looked.
+    found: list[str | None] = field(default_factory=list)
+    alive: list[bool] = field(default_factory=list)
+    keeper: int = 0
+    killed: bool = False
+    late: bool = False
+    free: bool = False
+
+    def threads(self) -> list[Steps]:
+        self.found, self.alive = [None] * self.keepers, [True] * self.keepers
+        members = range(self.keepers)
+        steps = (self.look, self.keep)
+        return [self.kill(), self.pass_time(), *(step(number) for number in members for step in steps)]
+
+    def whole_state(self) -> Hashable:
+        return tuple(self.found), tuple(self.alive), self.keeper, self.killed, self.late, self.free
+
+    def check(self, _finished: list[bool]) -> None:
+        assert self.free, "the permit stays taken"
+
+    def looks(self, number: int) -> bool:
+        """Return whether a process looks soon: the keeper does, and the others do while the keeper is not heard."""
+        if number == self.keepers - 1 or not self.alive[number]:
+            return False
+        return number == self.keeper or self.missing != FINDINGS[0]
+
+    def kill(self) -> Steps:
+        """Kill the member, and all keepers but two: the last one, and one that tells it what it found."""
+        yield None
+        self.killed = True
+        for number in range(self.keepers - 2):
+            yield None
+            self.alive[number] = False
+            self.keeper = number + 1 if number < self.keepers - 3 else self.keepers - 1
+
+    def pass_time(self) -> Steps:
+        yield lambda: self.killed and all(self.found[one] for one in range(self.keepers) if self.looks(one))
+        self.late = True
+
+    def look(self, number: int) -> Steps:
+        yield lambda: self.killed and self.alive[number] and (self.late or self.looks(number))
+        self.found[number] = "late" if self.late else "soon"
+
+    def keep(self, number: int) -> Steps:
+        """Free the permit if the keeper knows that the queue was found gone soon."""
+        yield lambda: self.keeper == number and "soon" in self.told(number)
+        self.free = True
+
+    def told(self, number: int) -> list[str | None]:
+        """Return what the keeper knows: what it found, and what living members tell it."""
+        if self.missing == FINDINGS[1]:
+            return [self.found[number]]
+        return [what for what, alive in zip(self.found, self.alive, strict=True) if alive]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from model.explore import Fault, schedules
-from model.permits_model import GUARDS, PermitsModel
+from model.permits_model import FINDINGS, GUARDS, KilledModel, PermitsModel
 
 #: What happens to the two members and the first keeper.
 HISTORIES = {
@@ -41,3 +41,14 @@ def test_each_guard_is_needed(missing: str) -> None:
 
     with pytest.raises(Fault):
         explore()
+
+
+def test_permits_of_a_killed_member_are_free_in_the_end_also_if_keepers_are_killed() -> None:
+    assert sum(1 for _ in schedules(KilledModel, preemptions=6)) > 10
+
+
+@pytest.mark.parametrize("missing", FINDINGS)
+def test_permits_of_a_killed_member_stay_taken_without(missing: str) -> None:
+    with pytest.raises(Fault, match="stays taken"):
+        for _ in schedules(lambda: KilledModel(missing=missing), preemptions=6):
+            pass

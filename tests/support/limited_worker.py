@@ -1,7 +1,11 @@
-"""A worker under a limit of the group: writes down when its handlers begin and end, on the clock of all processes."""
+"""A worker under a limit of the group: writes down when its handlers begin and end, on the clock of all processes.
+
+It logs to stderr, and, for each line that it reads, what it waits for.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -11,6 +15,9 @@ import time
 from fairsched import ConnectionFailed, Consumer, Limit, Tenant
 from fairsched.cli.exits import CONNECTION
 from fairsched.consumer.signals import graceful
+
+#: The line after all that the worker says about what it waits for.
+EXPLAINED = "that is all"
 
 
 def main(url: str, queue: str, group: str, record: str, limit: str, work: str) -> None:
@@ -27,8 +34,19 @@ def main(url: str, queue: str, group: str, record: str, limit: str, work: str) -
         pause.wait(float(work))
         write("end", message)
 
+    def explain() -> None:
+        for _ in sys.stdin:
+            found = consumer.stats()
+            print(found["group_limits"], {name: found[name] for name in ("received", "acked")}, file=sys.stderr)
+            for tenant in found["slots"]:
+                print(consumer.explain(tenant), file=sys.stderr)
+            print(EXPLAINED, file=sys.stderr, flush=True)
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("pika").setLevel(logging.WARNING)
     tenants = {"*": Tenant(limit=Limit(concurrency, rate=rate, burst=burst, scope="group"))}
     consumer = Consumer(url, [queue], key="header:tenant", tenants=tenants, share_group=group, workers=4, prefetch=400)
+    threading.Thread(target=explain, daemon=True).start()
     with graceful(consumer.stop, [signal.SIGTERM]):
         # The file says that the process may be told to stop.
         descriptor = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -26,6 +26,13 @@ NOTICED = 8.0
 
 
 @dataclass
+class Returned:
+    """A message that the broker gives back since its queue is gone."""
+
+    queue: str
+
+
+@dataclass
 class Process:
     """A process: alive until it is killed, connected while `queue` is set."""
 
@@ -78,7 +85,7 @@ class World:
         #: The limit of the slots in `of_name` together, and that of all.
         self.named, self.of_name, self.total = named, of_name, total
         self.now = 1000.0
-        self.queues: dict[str, deque[bytes]] = {}
+        self.queues: dict[str, deque[bytes | Returned]] = {}
         #: Messages for the keeper, with the time of their arrival.
         self.keepers: deque[tuple[float, bytes]] = deque()
         #: Messages of the keeper's queue that the broker sends at most to a process which does not read them.
@@ -229,8 +236,8 @@ class World:
             if kind == "queue":
                 if to in self.queues:
                     self.queues[to].append(body)
-                else:
-                    one.member.undeliverable(to, self.clock(one))
+                else:  # comes back behind what is on its way to the process
+                    self.queues[one.queue].append(Returned(to))
                 continue
             if to in (BEATS, NEWS, GOT):
                 for queue_ in self.queues.values():
@@ -245,13 +252,23 @@ class World:
             return
         waiting = self.queues[one.queue]
         while waiting and most:
+            if isinstance(waiting[0], Returned):
+                while one.socket and most:
+                    self.deliver_to_keeper(one)
+                    most -= 1
+                if not one.socket:
+                    one.member.undeliverable(waiting.popleft().queue, self.clock(one))
+                continue
             one.member.hear(decode(waiting.popleft()), self.clock(one))
             most -= 1
         self.feed_keeper()
         while one.socket and most:
-            one.member.hear_as_keeper(decode(one.socket.popleft()), self.clock(one))
-            self.feed_keeper()
+            self.deliver_to_keeper(one)
             most -= 1
+
+    def deliver_to_keeper(self, one: Process) -> None:
+        one.member.hear_as_keeper(decode(one.socket.popleft()), self.clock(one))
+        self.feed_keeper()
 
     def feed_keeper(self) -> None:
         """Send what has not waited for too long to the process that is first to consume the keeper's queue."""

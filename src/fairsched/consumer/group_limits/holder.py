@@ -18,6 +18,7 @@ from fairsched.consumer.group_limits.limit_message import (
     Epoch,
     GroupLimit,
     HeldName,
+    Killed,
     KnownMember,
     Message,
     believed,
@@ -45,6 +46,13 @@ QUIET = 2.5
 MOST_HELD, CROWDED_IDLE = 10_000, 0.5
 #: Other members that are remembered at most.
 MOST_PEERS = 10_000
+#: A member whose queue is gone was silent before for so many seconds if its connection failed in silence: then its
+#: handlers may still run. A process that was killed, or whose connection was closed, spoke until then. Less than the
+#: heartbeat of the connection, after which the broker notices the silence at the earliest.
+SILENT = 4.0
+#: While the keeper was not heard for so many seconds, members look themselves whether others are gone that were not
+#: heard for so long: at most so many at a time.
+SUSPECT, MOST_SUSPECTS = 1.0, 10
 
 
 class Slots(Protocol):
@@ -111,6 +119,8 @@ class _Peer:
     lease: float
     #: Permits by name, as it said: not checked yet.
     held: Mapping[str, Any]
+    #: When its queue was found gone, if it was not silent for long before; None: that is not known.
+    killed: float | None = None
 
 
 class Holder:
@@ -162,6 +172,8 @@ class Holder:
         self._told: deque[tuple[int, set[str]]] = deque()
         self._tellings = 0
         self._heard = -math.inf
+        #: When the connection began: what was heard before says nothing about the silence of others.
+        self._since = 0.0
         self._ask = self._message("ask")
 
     # The connection ----------------------------------------------------------------------------------------------
@@ -171,7 +183,7 @@ class Holder:
         self._session += 1
         self._queue, self._reported = queue, False
         self._ask = self._message("ask")
-        self._heard = now
+        self._heard = self._since = now
 
     def lost(self) -> None:
         """Begin no more messages: only permits of those in hand are kept, and are returned with each of them."""
@@ -209,9 +221,11 @@ class Holder:
     def _message(self, kind: str) -> Message:
         return Message(kind, self.identity, self.epoch, self._session, self._queue, self._lease)
 
-    def beat(self) -> Message:
+    def beat(self, now: float) -> Message:
         """Return what is said to all."""
-        return self._inventory("beat")
+        found = self._inventory("beat")
+        found.killed = self.killed(now)
+        return found
 
     def got(self) -> Message | None:
         """Return what is said to all after permits came, which are used when the message has come back; None: nothing.
@@ -250,7 +264,7 @@ class Holder:
         for name, one in self._held.items():
             full_in = None if one.full_at is None else max(0.0, self._full_at(one, now) - now)
             found.held[name] = HeldName(one.limit, one.granted, full_in)
-        found.known = self.known(now)
+        found.known, found.killed = self.known(now), self.killed(now)
         return found
 
     def known(self, now: float) -> dict[str, KnownMember]:
@@ -260,6 +274,42 @@ class Holder:
             for identity, one in self.peers.items()
             if now - one.heard <= one.lease
         }
+
+    def killed(self, now: float) -> dict[str, Killed]:
+        """Return the other members that ended without a silence before, as far as this one knows."""
+        return {
+            identity: Killed(one.session, now - one.killed)
+            for identity, one in self.peers.items()
+            if one.killed is not None
+        }
+
+    def suspects(self, now: float) -> list[str]:
+        """Return queues of members that may be gone, which the keeper does not find out; different ones in each member.
+
+        Of a member that was silent for longer, it says nothing that its queue is gone.
+        """
+        if now - self._heard < SUSPECT:
+            return []
+        found = [
+            identity
+            for identity, one in self.peers.items()
+            if one.killed is None and one.heard >= self._since and SUSPECT <= now - one.heard < SILENT
+        ]
+        found.sort(key=lambda identity: (identity < self.identity, identity))
+        return [self.peers[identity].queue for identity in found[:MOST_SUSPECTS]]
+
+    def undeliverable(self, queue: str, now: float) -> None:
+        """Note that the queue of another member is gone."""
+        for one in self.peers.values():
+            if one.queue == queue and one.killed is None and one.heard >= self._since and now - one.heard < SILENT:
+                one.killed = now
+
+    def hear_killed(self, killed: Mapping[str, Killed], now: float) -> None:
+        """Take what others say of members that are gone."""
+        for identity, (session, age) in killed.items():
+            one = self.peers.get(identity)
+            if one is not None and one.session == session and one.killed is None:
+                one.killed = now - age
 
     def has_to_ask(self) -> bool:
         """Whether `asked` has something to say."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, KnownMember, Message, believed
+from fairsched.consumer.group_limits.holder import SILENT
+from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, Killed, KnownMember, Message, believed
 
 __all__ = ["Keeper"]
 
@@ -22,10 +23,6 @@ __all__ = ["Keeper"]
 BEAT = 0.5
 #: Seconds for which a new keeper waits for members that it does not know.
 TAKEOVER = 2.0
-#: A member whose queue is gone was silent before for so many seconds if its connection failed in silence: then its
-#: handlers may still run. A process that was killed, or whose connection was closed, spoke until then. Less than the
-#: heartbeat of the connection, after which the broker notices the silence at the earliest.
-SILENT = 4.0
 #: A member that was not heard for so many seconds is granted nothing: it may be cut off, and would keep it for long.
 UNHEARD = 2.0
 #: Seconds in which a process that lost its connection, and was not silent before, returns if it lives.
@@ -33,6 +30,8 @@ RETURN = 3.5
 #: Seconds between two looks at the names that members wait for: one that was not heard lately was granted nothing, and
 #: that it is heard again changes no name.
 LOOK = 0.5
+#: Seconds after which a member that is heard should have said what it holds: it is told of the keeper twice a second.
+OVERDUE = 4.0
 #: Seconds for which members are told that another is forgotten.
 TELL_FORGOTTEN = 10.0
 #: The limit of a name of which only permits are known.
@@ -49,12 +48,15 @@ class _Member:
     session: int
     heard: float
     lease: float
-    #: Whether it said, to this keeper, what it holds.
+    #: Whether it said, to this keeper, what it holds; and when it was heard first without having said that.
     reported: bool = False
+    owes: float | None = None
     #: When its queue was found gone; None: it is there.
     gone: float | None = None
     #: When its permits are free, once it is gone.
     until: float = float("inf")
+    #: When its queue was found gone, if it was not silent for long before: by this process or by another one.
+    killed: float | None = None
     #: Number of the last message of its connection.
     serial: int = 0
     #: Whether its buckets were taken back.
@@ -139,6 +141,14 @@ class Keeper:
             if one.gone is not None
         }
 
+    def killed(self, now: float) -> dict[str, Killed]:
+        """Return the members that are gone and were not silent for long before."""
+        return {
+            identity: Killed(one.session, now - one.killed)
+            for identity, one in self._members.items()
+            if one.killed is not None
+        }
+
     def forgotten(self, now: float) -> list[str]:
         """Return the members that were forgotten lately."""
         self._forgotten = {one: when for one, when in self._forgotten.items() if now - when < TELL_FORGOTTEN}
@@ -163,17 +173,29 @@ class Keeper:
             self._forgotten.pop(message.sender, None)
             one = self._members[message.sender] = _Member(message.queue, message.session, sent, message.lease)
         elif message.session > one.session:
-            self._returned(message.sender, one, message)
+            self._returned(message.sender, one, message.queue, message.session)
         one.lease = message.lease
         # A member that stays is not heard any more, and its permits are its own until its lease ends.
         one.heard = min(one.heard, sent - SILENT) if message.kind == "stay" else max(one.heard, sent)
         if message.epoch == self.epoch:
             self._hear_of_this_epoch(message, one, sent, now)
-            return
-        one.reported = False
-        if message.kind in ("beat", "stay"):
-            one.names = believed(message.counts)
-        self._to(one.queue)  # which tells it the epoch
+        else:
+            one.reported, one.owes = False, None
+            if message.kind in ("beat", "stay"):
+                one.names = believed(message.counts)
+            self._to(one.queue)  # which tells it the epoch
+        self._hear_killed(message.killed, now)
+
+    def _hear_killed(self, killed: Mapping[str, Killed], now: float) -> None:
+        """Take what a member says of others whose queues it found gone.
+
+        It knows how long they were silent before. This process may not: it began to keep the limits later, or stood
+        still.
+        """
+        for identity, (session, age) in killed.items():
+            one = self._members.get(identity)
+            if one is not None and one.session == session and one.killed is None:
+                self._was_killed(identity, one, now - age, now)
 
     def _hear_of_this_epoch(self, message: Message, one: _Member, sent: float, now: float) -> None:
         if message.kind == "report":
@@ -185,15 +207,31 @@ class Keeper:
             one.serial = message.serial
             if message.kind == "ask":
                 self._asked(message.sender, message, now)
+        elif one.owes is None:
+            one.owes = sent
+        elif sent - one.owes >= OVERDUE:  # its report was lost, and it will not repeat it
+            self.begin_after = max(self.begin_after, self.epoch.number)
 
     def undeliverable(self, queue: str, now: float) -> None:
         """Note that the queue of a member is gone."""
         for identity, one in self._members.items():
             if one.queue == queue and one.gone is None:
-                one.gone = now
-                one.until = now + (one.lease if now - one.heard >= SILENT else RETURN)
-                self._wait_no_more(identity)
-                self._all_changed(now)
+                if now - one.heard < SILENT:
+                    self._was_killed(identity, one, now, now)
+                else:
+                    one.until = now + one.lease
+                    self._is_gone(identity, one, now)
+
+    def _was_killed(self, identity: str, one: _Member, when: float, now: float) -> None:
+        """Note that a member was killed, or its connection closed: it is back by then, or its handlers do not run."""
+        one.killed, one.until = when, when + RETURN
+        if one.gone is None:
+            self._is_gone(identity, one, now)
+
+    def _is_gone(self, identity: str, one: _Member, now: float) -> None:
+        one.gone = now
+        self._wait_no_more(identity)
+        self._all_changed(now)
 
     def _learn(self, identity: str, known: KnownMember, sent: float) -> None:
         """Note what a member says of another, at `sent` or later."""
@@ -205,15 +243,18 @@ class Keeper:
         heard = sent - known.age
         if one is None:
             one = self._members[identity] = _Member(known.queue, known.session, heard, known.lease)
-        elif one.session == known.session and one.heard >= heard:
+        elif one.session < known.session:
+            self._returned(identity, one, known.queue, known.session)
+        elif one.heard >= heard:
             return
-        one.queue, one.session, one.heard, one.lease = known.queue, known.session, heard, known.lease
+        one.heard, one.lease = heard, known.lease
         one.names = dict(known.held)
         self._to(one.queue)
 
-    def _returned(self, identity: str, one: _Member, message: Message) -> None:
+    def _returned(self, identity: str, one: _Member, queue: str, session: int) -> None:
         """Note that a member has another connection: it says anew what it holds."""
-        one.queue, one.session, one.gone, one.until = message.queue, message.session, None, float("inf")
+        one.queue, one.session, one.gone, one.until = queue, session, None, float("inf")
+        one.killed = one.owes = None
         one.reported = one.buckets_free = False
         self._wait_no_more(identity)
 
@@ -225,7 +266,7 @@ class Keeper:
     def _report(self, identity: str, one: _Member, message: Message, sent: float, now: float) -> None:
         """Take over what a member holds."""
         self._clear(identity, now)
-        one.reported, one.names = True, {}
+        one.reported, one.owes, one.names = True, None, {}
         for name, held in message.held.items():
             found = self._name(name, held.limit, now)
             if held.permits:

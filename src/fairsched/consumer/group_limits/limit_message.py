@@ -13,6 +13,9 @@ names and numbers are possible.
 | `stay` | a member | all, the keeper's queue | it hears nothing and will connect again; its handlers go on |
 | `throttle` | a member | all | slots that take no turns for a while, in `buckets` |
 | `keep` | the keeper | all, or one member | its epoch; grants and recalls; members that are absent or forgotten |
+| `probe` | a member | one member | nothing: whether the queue of the other is there |
+
+Every kind may name members in `killed`.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from fairsched.consumer.sharing.share_message import LONGEST_NAME
 MOST_NAMES = 50_000
 #: Longest message, in bytes.
 MOST_BYTES = 16 * 1024 * 1024
-KINDS = ("beat", "report", "got", "ask", "bye", "stay", "throttle", "keep")
+KINDS = ("beat", "report", "got", "ask", "bye", "stay", "throttle", "keep", "probe")
 _MOST = 2**53
 
 
@@ -80,6 +83,16 @@ class KnownMember(NamedTuple):
     held: Mapping[str, int]
 
 
+class Killed(NamedTuple):
+    """A connection of a member that ended when the member had not been silent for long: its number, and seconds since.
+
+    The queue of the connection was found gone; see `keeper.SILENT`.
+    """
+
+    session: int
+    age: float
+
+
 @dataclass
 class Message:
     """A message of the group; what a kind does not need is empty.
@@ -108,6 +121,7 @@ class Message:
     buckets: dict[str, float] = field(default_factory=dict)
     bucket_recalls: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    killed: dict[str, Killed] = field(default_factory=dict)
 
 
 def encode(message: Message) -> bytes:
@@ -148,6 +162,7 @@ def decode(body: bytes) -> Message:
             _text(one, "bucket_recalls") for one in _list(said.get("bucket_recalls", []), "bucket_recalls")
         ],
         forgotten=[_text(one, "forgotten") for one in _list(said.get("forgotten", []), "forgotten")],
+        killed=_table(said, "killed", _killed),
     )
 
 
@@ -189,6 +204,11 @@ def _known(value: Any, name: str) -> KnownMember:
         _text(queue, name), _whole(session, name), _seconds(age, name), _seconds(lease, name),
         _table({"held": held}, "held", _whole),
     )  # fmt: skip
+
+
+def _killed(value: Any, name: str) -> Killed:
+    session, age = _list(value, name, 2)
+    return Killed(_whole(session, name), _seconds(age, name))
 
 
 def _text(value: Any, name: str, least: int = 1) -> str:

@@ -6,8 +6,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from fairsched.consumer.group_limits.holder import Holder
-from fairsched.consumer.group_limits.keeper import BEAT, SILENT, Keeper
+from fairsched.consumer.group_limits.holder import SILENT, Holder
+from fairsched.consumer.group_limits.keeper import BEAT, Keeper
 from fairsched.consumer.group_limits.limit_message import Epoch, Message
 from fairsched.consumer.sharing.share_message import slot_of
 from fairsched.errors import LONGEST_THROTTLE
@@ -134,6 +134,8 @@ class Member:
         if now >= self._beat_at:
             self._beat(now)
             self._announce(now)
+            for queue in self.holder.suspects(now):
+                self._send(queue, Message("probe", self.holder.identity))
         got = self.holder.got()
         if got is not None:
             self._say(GOT, got)
@@ -145,7 +147,7 @@ class Member:
         self._stepped = now
 
     def _beat(self, now: float) -> None:
-        message = self.holder.beat()
+        message = self.holder.beat(now)
         message.clock = now
         self._tell_keeper(BEATS, message)
         self._beat_at = now + BEAT
@@ -160,16 +162,17 @@ class Member:
 
     def hear(self, message: Message, now: float) -> None:
         """Take a message that came by the own queue."""
+        self.holder.hear_killed(message.killed, now)
         if message.kind == "throttle":
             self._throttled(message)
         elif message.kind == "got" and message.sender == self.holder.identity:
             if message.session == self.holder.session:
                 self.holder.came_back(message.serial, now)
-        elif message.kind != "keep":
+        elif message.kind not in ("keep", "probe"):
             if self._own_clock(message):
                 self._reached, self._looks = max(self._reached, self._own_clock(message)), 0
             self.holder.hear_peer(message, self._reached - (SILENT if message.kind == "stay" else 0.0))
-        elif self.holder.hear_keeper(message, now):
+        elif message.kind == "keep" and self.holder.hear_keeper(message, now):
             self._tell_keeper(ASKS, self.holder.report(now))
             self.holder.ask_again()
 
@@ -207,6 +210,7 @@ class Member:
 
     def undeliverable(self, queue: str, now: float) -> None:
         """Note that a queue does not exist to which a message was sent."""
+        self.holder.undeliverable(queue, now)
         if self.keeper is not None:
             self.keeper.undeliverable(queue, now)
 
@@ -226,6 +230,7 @@ class Member:
         if keeper is not None:
             message = Message("keep", self.holder.identity, keeper.epoch)
             message.known, message.forgotten = keeper.absent(now), keeper.forgotten(now)
+            message.killed = keeper.killed(now)
             self._say(NEWS, message)
             keeper.probe()
 
