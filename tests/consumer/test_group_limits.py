@@ -526,6 +526,22 @@ def test_processes_that_need_permits_of_several_limits_all_get_them(kind: str) -
     assert {pair for pair, count in seen.items() if count >= 5} == {(n, s) for n in range(3) for s in "abc"}, seen
 
 
+@pytest.mark.parametrize(("limit", "named", "total"), [(1, 1, 1), (1, 2, 2), (2, 1, 1)])
+def test_a_permit_is_not_returned_when_the_last_limit_allows_what_it_is_for(limit: int, named: int, total: int) -> None:
+    """It waited for longer than a slice for the limits after it, and all processes want it."""
+    sizes = [Limit(limit, scope="group"), Limit(named, scope="group", name="api"), Limit(total, scope="group")]
+    world = World(4, sizes[0], of_name="a", named=sizes[1], total=sizes[2])
+    fill(world, "a", 500)
+    world.pass_time(4)
+    seen: Counter[int] = Counter()
+    for _ in range(400):
+        seen.update(one.number for one in world.processes if one.hand)
+        end_all(world)
+        world.pass_time(0.05)
+    assert world.handled.total() >= 30
+    assert min(seen[one.number] for one in world.processes) >= 5, seen
+
+
 @pytest.mark.parametrize("processes", [1, 3])
 def test_the_total_rate_is_kept_by_all_processes_and_slots(processes: int) -> None:
     world = World(processes, FOUR, total=Limit(rate=10, burst=2, scope="group"))

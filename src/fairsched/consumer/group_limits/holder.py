@@ -34,8 +34,9 @@ SLICE = 0.25
 #: to the keeper for each.
 IDLE = 2.0
 #: Seconds in which a worker takes the message for which a permit or a bucket came, if a worker is free. Until then, the
-#: message of a limit of several slots does not count as waiting for it any more.
-TAKEN = 0.05
+#: message of a limit of several slots does not count as waiting for it any more. Twice the time between two looks
+#: (`member.LOOK`): what waited at the last look may be allowed since then.
+TAKEN = 0.1
 #: The same as SLICE of a bucket, which serves nothing while it is under way.
 BUCKET_SLICE = 2.0
 #: A member uses no bucket when it has not heard the keeper for so many seconds. `sweep` finds that half a second later
@@ -89,7 +90,7 @@ class _Held:
     #: When permits came while there were none, and when the bucket came.
     granted_at: float = 0.0
     bucket_at: float = 0.0
-    #: When permits could be used last.
+    #: When permits came that could be used, and when these last waited for a limit of several slots before any was used.
     usable_at: float = 0.0
     #: Messages that were served until these came.
     served_when_granted: int = 0
@@ -425,6 +426,8 @@ class Holder:
         to wait for that limit, too.
         """
         use = self._slots.use(one.slot)
+        if use is not None and use.reserved and use.served == one.served_when_granted:
+            one.usable_at = now  # the turn has not begun
         since = max(one.granted_at, one.usable_at)
         if use is None or self._had_turn(use, since, SLICE, one.served_when_granted, now):
             return one.recalled
@@ -432,6 +435,8 @@ class Holder:
 
     def _is_bucket_spare(self, one: _Held, now: float) -> bool:
         use = self._slots.use(one.slot)
+        if use is not None and use.reserved and use.served == one.served_at_bucket:
+            one.bucket_at = now
         return use is None or self._had_turn(use, one.bucket_at, BUCKET_SLICE, one.served_at_bucket, now)
 
     def _had_turn(self, use: PermitUse, since: float, slice_: float, served: int, now: float) -> bool:
