@@ -300,8 +300,8 @@ class Node(Broker):
         #: The folder of its Erlang.
         self.erlang = Path(self._program("erl")).resolve().parents[1]
         self.home = Path(tempfile.mkdtemp(prefix="fairsched-rabbitmq-"))
-        self._ports = free_ports(5)
-        self.port, self.dist_port, self.epmd_port, self.tls_port, self.stream_port = self._ports
+        self._ports = free_ports(6)
+        self.port, self.dist_port, self.epmd_port, self.tls_port, self.stream_port, self.stream_tls_port = self._ports
         self.name = f"fairsched-{os.getpid()}-{self.port}@localhost"
         self.tls = tls
         #: Its version, such as (3, 10, 8), once it runs.
@@ -323,6 +323,14 @@ class Node(Broker):
         return f"amqps://guest:guest@localhost:{self.tls_port}/%2F"
 
     @property
+    def stream_url(self) -> str:
+        return f"rabbitmq-stream://guest:guest@127.0.0.1:{self.stream_port}/%2F"
+
+    @property
+    def stream_tls_url(self) -> str:
+        return f"rabbitmq-stream+tls://guest:guest@localhost:{self.stream_tls_port}/%2F"
+
+    @property
     def certificate(self) -> Path:
         return self.home / "server.pem"
 
@@ -340,6 +348,8 @@ class Node(Broker):
         ]
         if self.streams:
             lines += [f"stream.listeners.tcp.1 = 127.0.0.1:{self.stream_port}"]
+        if self.tls and self.streams:
+            lines += [f"stream.listeners.ssl.1 = 127.0.0.1:{self.stream_tls_port}"]
         if self.tls:
             self._make_certificate()
             lines += [
@@ -636,4 +646,4 @@ def on_embedded() -> bool:
 
 def make_broker(*, durable: bool = False) -> Node | EmbeddedNode:
     """Make the broker that this run is on; a `durable` one may be killed and has everything again."""
-    return EmbeddedNode(durable=durable, users=USERS) if on_embedded() else Node()
+    return EmbeddedNode(durable=durable, users=USERS) if on_embedded() else Node(streams=True)

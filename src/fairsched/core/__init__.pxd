@@ -4,6 +4,7 @@
     delay         how long messages wait: CoDel, estimates, histograms
     hashing       which bucket a key belongs to: rings, jump hash, RabbitMQ's hash
     amqp          deliveries and acknowledgements of AMQP 0-9-1
+    streams       chunks of RabbitMQ's streams, and their messages as AMQP 0-9-1 delivers them (over amqp)
     waiting       which consumers wait for work, and which to wake; lock-free lists, and their memory
     queue         a queue whose consumers pull (over waiting; over schedule, where it is fair)
     connection    connections served by a pool of I/O threads (over queue)

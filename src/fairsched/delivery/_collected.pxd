@@ -11,6 +11,7 @@ cdef struct Collected:  # where a delivery lies in the octets that were copied
     int64_t body
     int64_t end
     int64_t received  # microseconds since 1970
+    int64_t offset    # in its stream; of a delivery it is in the content header
 
 
 cdef class CollectedDeliveries:
@@ -21,6 +22,7 @@ cdef class CollectedDeliveries:
     cdef readonly int64_t count, room, space, came
     cdef bint surplus
 
+    cdef int prepare(self) except -1
     cdef int check(self, int64_t i) except -1
     cdef void counted(self) noexcept
     cdef int reserve(self, int64_t size) except -1

@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 _Texts = tuple[int, int, tuple[bytes | None, bytes, bytes]]
 _Headers = Callable[[bytes], list[str | None]] | None
 
-@final
 class CollectedDeliveries:
     def __new__(cls, surplus: bool = False) -> Self: ...
     @property

@@ -3,7 +3,6 @@
     CollectedDeliveries   the octets of one channel's deliveries, and their columns
 """
 
-cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.time cimport time as wall_clock
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -21,7 +20,6 @@ from fairsched.scheduling._buffers cimport part
 from fairsched.scheduling._buffers cimport array_data
 
 
-@cython.final
 cdef class CollectedDeliveries:
     """CollectedDeliveries(surplus=False)
     --
@@ -49,7 +47,7 @@ cdef class CollectedDeliveries:
     column; columns have the order of arrival, or the last one that was given to `arrange`.
     """
 
-    def __cinit__(self, bint surplus=False):
+    def __init__(self, bint surplus=False):
         self.surplus = surplus
 
     def __dealloc__(self):
@@ -94,6 +92,10 @@ cdef class CollectedDeliveries:
         """
         self.room = 0
         self.surplus = False
+
+    cdef int prepare(self) except -1:
+        """Have the method and the content header of each row at hand; see `fairsched.streams._records`."""
+        return 0
 
     cdef int check(self, int64_t i) except -1:
         """Raise if there is no such row any more: Python code that was called may have changed them."""
@@ -267,6 +269,7 @@ cdef class CollectedDeliveries:
         cdef uint8_t* to = <uint8_t*> PyBytes_AS_STRING(found)
         cdef const uint8_t* at
         cdef int64_t i
+        self.prepare()
         for i in range(self.count):
             at = self.data + self.rows[i].method
             to[i >> 3] |= <uint8_t> ((at[5 + at[4] + 8] & 1) << (i & 7))
@@ -329,6 +332,7 @@ cdef class CollectedDeliveries:
         """
         cdef Column exchange, key
         cdef int64_t i
+        self.prepare()
         memset(&exchange, 0, sizeof(Column))
         memset(&key, 0, sizeof(Column))
         try:
@@ -359,6 +363,7 @@ cdef class CollectedDeliveries:
         if columns == NULL:
             raise MemoryError()
         try:
+            self.prepare()
             check_numbers(numbers)
             for k in range(total):
                 column_init(&columns[k], rows)
@@ -393,6 +398,7 @@ cdef class CollectedDeliveries:
         cdef Field field
         cdef FieldFound state
         cdef int64_t i
+        self.prepare()
         for i in range(self.count):
             self.check(i)
             header = part(self.data, self.rows[i].header, self.rows[i].header_end)
@@ -421,4 +427,5 @@ cdef class CollectedDeliveries:
         The payload of each content header: a list of bytes.
         """
         cdef int64_t i
+        self.prepare()
         return [part(self.data, self.rows[i].header, self.rows[i].header_end) for i in range(self.count)]

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
 from fairsched.spark.broker import over_session
+from fairsched.spark.source.chunkrange import chunks_cluster
 from fairsched.spark.source.columns import Decoder
 from fairsched.spark.source.consuming import QueuesChannel
 from fairsched.spark.source.depths import DepthProbe
@@ -121,7 +122,7 @@ class BatchReader(DataSourceReader):
             names = list(options.quanta)
             starts = as_offsets(options.starting_offsets or "earliest", options.broker, names, options.poll_timeout)
             ends = as_offsets(options.ending_offsets, options.broker, names, options.poll_timeout)
-            return [InputPartition(one) for one in ranges(starts, ends, options)]
+            return [InputPartition(one) for one in ranges(starts, ends, options, chunks_cluster(options))]
         probe = DepthProbe(options.broker, list(options.quanta), options.planning_interval)
         try:
             shares, _ = allocate(probe.depths(), options.quanta, options.max_messages, {})

@@ -124,18 +124,31 @@ class Decoder:
         These are "queue", "size" (with all headers), "redelivered", "enqueued_at" and "received_at" (in microseconds);
         "key" and "sent_by" where they were asked for. "shed" is for others to say.
         """
-        rows = deliveries.count
-        names = list(dict.fromkeys(queues.values()))
-        numbers = {tag: names.index(name) for tag, name in queues.items()}
-        places = _fixed(pa.int32(), rows, deliveries.queues(numbers))
-        known = {
-            "queue": pa.DictionaryArray.from_arrays(places, pa.array(names, pa.string())).cast(pa.string()),
-            "size": _fixed(pa.int64(), rows, deliveries.sizes()),
-            "redelivered": _fixed(pa.bool_(), rows, deliveries.redelivered()),
-            "received_at": _fixed(pa.int64(), rows, deliveries.received()),
-        }
-        self._add_times(deliveries, known)
-        if self._key:
+        return self._known(deliveries, queues, None)
+
+    def rows(self, deliveries: CollectedDeliveries, queues: Mapping[bytes, str]) -> pa.RecordBatch:
+        """Make a record batch of all rows in the order of arrival; looks at nothing but the asked-for columns."""
+        return self.batch(deliveries, self._known(deliveries, queues, self._names))
+
+    def _known(
+        self, deliveries: CollectedDeliveries, queues: Mapping[bytes, str], wanted: Sequence[str] | None
+    ) -> Known:
+        """Return those of the columns of `look` that are wanted; None for all."""
+        rows, known = deliveries.count, {}
+        if wanted is None or "queue" in wanted:
+            names = list(dict.fromkeys(queues.values()))
+            numbers = {tag: names.index(name) for tag, name in queues.items()}
+            places = _fixed(pa.int32(), rows, deliveries.queues(numbers))
+            known["queue"] = pa.DictionaryArray.from_arrays(places, pa.array(names, pa.string())).cast(pa.string())
+        if wanted is None:
+            known["size"] = _fixed(pa.int64(), rows, deliveries.sizes())
+        if wanted is None or "redelivered" in wanted:
+            known["redelivered"] = _fixed(pa.bool_(), rows, deliveries.redelivered())
+        if wanted is None or "received_at" in wanted:
+            known["received_at"] = _fixed(pa.int64(), rows, deliveries.received())
+        if wanted is None or "enqueued_at" in wanted:
+            self._add_times(deliveries, known)
+        if self._key and (wanted is None or "key" in wanted):
             known["key"] = self._keys(deliveries)
         return known
 

@@ -54,6 +54,8 @@ class SourceOptions:
     poll_timeout: float
     planning_interval: float
     consumer_arguments: Mapping[str, Any]
+    protocol: str
+    stream_port: int | None
     starting_offsets: str | Mapping[str, int] | datetime | None
     ending_offsets: str | Mapping[str, int]
     fail_on_data_loss: bool
@@ -181,6 +183,8 @@ def _consumer_arguments(reader: OptionReader, streams: Mapping[str, int]) -> Map
 
 def _refuse_other_kind(reader: OptionReader, streams: Mapping[str, int]) -> None:
     """Raise ConfigurationError if an option is given that has no effect on what is read."""
+    if not streams and (given := reader.given("protocol", "streamPort")):
+        raise ConfigurationError(f"option {given[0]} is for streams only: queues are read over AMQP 0-9-1")
     if not streams and (given := reader.given("startingOffsets", "endingOffsets")):
         raise ConfigurationError(
             f"option {given[0]} is for streams only: a queue is read from its head. To read a stream, name it in "
@@ -243,6 +247,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         poll_timeout=reader.seconds("pollTimeout", "2s"),
         planning_interval=reader.seconds("planningInterval", "200ms"),
         consumer_arguments=_consumer_arguments(reader, streams),
+        protocol=reader.choice("protocol", "auto", "stream", "amqp"),
+        stream_port=reader.number("streamPort", 0, 1, 65_535) or None,
         starting_offsets=_starting(reader, streams),
         ending_offsets=_offsets(reader, "endingOffsets", "latest") or "latest",
         fail_on_data_loss=reader.flag("failOnDataLoss", True),

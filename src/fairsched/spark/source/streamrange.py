@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from fairsched.errors import ConnectionFailed, FairschedError
 from fairsched.prefetch import LARGEST_PREFETCH
 from fairsched.spark.broker import Broker, Retries, open_session, over_session
 from fairsched.spark.source.consuming import ENDLESS, ConsumingChannel
+
+if TYPE_CHECKING:
+    from fairsched.delivery._collected import CollectedDeliveries
 
 _log = logging.getLogger(__name__)
 
@@ -211,7 +214,7 @@ def read_range(
             while True:
                 _fill(session, piece, position, idle)
                 retries.succeeded()
-                position = _checked(broker, piece, position, end, strict)
+                position = checked(broker, piece, position, end, strict)
                 if piece.deliveries.count:
                     yield piece
                 if position == end:
@@ -240,7 +243,18 @@ def _fill(session: Session, piece: _RangeChannel, position: int, idle: float) ->
         )
 
 
-def _checked(broker: Broker, piece: _RangeChannel, position: int, end: int, strict: bool) -> int:
+class Piece(Protocol):
+    """A part of a range: collected deliveries, or records, of one stream."""
+
+    stream: str
+
+    @property
+    def deliveries(self) -> CollectedDeliveries:
+        """Its rows."""
+        ...
+
+
+def checked(broker: Broker, piece: Piece, position: int, end: int, strict: bool) -> int:
     """Keep what lies in the range, and return the next offset; complains of what is gone."""
     deliveries = piece.deliveries
     offsets = np.frombuffer(deliveries.offsets(), np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from fairsched.spark.source.chunkrange import NoStreamPort, chunks_cluster, read_chunks
 from fairsched.spark.source.columns import Decoder
 from fairsched.spark.source.offsets import StreamOffset
 from fairsched.spark.source.options import SourceOptions
@@ -21,20 +23,26 @@ from fairsched.spark.source.plan import allocate, partitions_worth
 from fairsched.spark.source.requested_schema import RequestedSchema
 from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, missing, read_range, seen_bounds
 
+_log = logging.getLogger(__name__)
+
 #: Seconds after which the planner looks again where streams begin, and for which it watches one that is empty.
 _FIRST_INTERVAL, _QUIET = 10.0, 0.25
 
 
 @dataclass(frozen=True)
 class Range:
-    """Offsets from `start` up to, not including, `end`."""
+    """Offsets from `start` up to, not including, `end`.
+
+    `cluster` names the cluster whose stream port is used; with an empty name they are read over AMQP.
+    """
 
     stream: str
     start: int
     end: int
+    cluster: str = ""
 
 
-def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions) -> list[Range]:
+def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions, cluster: str = "") -> list[Range]:
     """Return a range per stream, or several of equal length, by queueAssignment or minPartitions.
 
     No range is longer than maxRecordsPerPartition.
@@ -50,19 +58,28 @@ def ranges(starts: dict[str, int], ends: dict[str, int], options: SourceOptions)
         length = ends[name] - start
         pieces = max(1, round(wanted * length / max(1, total)), -(-length // most) if most else 1)
         cuts = [start + length * number // pieces for number in range(pieces + 1)]
-        found += [Range(name, low, high) for low, high in itertools.pairwise(cuts) if low < high]
+        found += [Range(name, low, high, cluster) for low, high in itertools.pairwise(cuts) if low < high]
     return found
 
 
 def read_rows(options: SourceOptions, names: Sequence[str], part: Range) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range, some thousand at a time."""
     decoder = Decoder(names, options.fair_key, options.enqueue_time_header)
-    pieces = read_range(
+    if part.cluster:
+        try:
+            pieces = read_chunks(
+                options, part.cluster, part.stream, part.start, part.end, most=SEGMENT_MESSAGES,
+                most_bytes=SEGMENT_BYTES,
+            )  # fmt: skip
+            yield from (decoder.rows(found.deliveries, found.queues) for found in pieces)
+            return
+        except NoStreamPort as error:
+            _log.warning("offsets %d to %d are read over AMQP: %s", part.start, part.end - 1, error)
+    for found in read_range(
         options.broker, part.stream, part.start, part.end, idle=options.poll_timeout, strict=options.fail_on_data_loss,
         most=SEGMENT_MESSAGES, most_bytes=SEGMENT_BYTES,
-    )  # fmt: skip
-    for found in pieces:
-        yield decoder.batch(found.deliveries, decoder.look(found.deliveries, found.queues))
+    ):  # fmt: skip
+        yield decoder.rows(found.deliveries, found.queues)
 
 
 class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -84,6 +101,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = self._look_again = float("-inf")
         self._since = time.monotonic()
         self._target: dict[str, int] | None = None
+        self._cluster: str | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the first offset; the first batch determines where that is."""
@@ -175,8 +193,11 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges that the end offset names."""
-        found = StreamOffset.from_json(end)
-        return [InputPartition(one) for one in ranges(dict(found.starts or {}), dict(found.ends or {}), self._options)]
+        found, options = StreamOffset.from_json(end), self._options
+        if self._cluster is None:
+            self._cluster = chunks_cluster(options)
+        parts = ranges(dict(found.starts or {}), dict(found.ends or {}), options, self._cluster)
+        return [InputPartition(one) for one in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is to be done: a stream keeps its messages."""

@@ -1,0 +1,16 @@
+from collections.abc import Callable
+from typing import Self
+
+from fairsched.delivery._collected import CollectedDeliveries
+
+Unpack = Callable[[bytes, int], bytes]
+
+class StreamRecords(CollectedDeliveries):
+    def __new__(cls, stream: str, old: bool = False) -> Self: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    def add_chunk(self, frame: bytes | memoryview, at: int, start: int, unpack: dict[int, Unpack]) -> int: ...
+
+def unpack_gzip(packed: bytes, size: int) -> bytes: ...

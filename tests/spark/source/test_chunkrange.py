@@ -1,0 +1,159 @@
+"""Ranges of offsets over the stream protocol: the rows of AMQP, whatever happens to the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pika
+import pyarrow as pa
+import pytest
+from support.declare import DeclareAll
+from support.ports import free_ports
+from support.proxy import Proxy
+from support.rabbitmq import Node
+from support.spark.running import Driver, bodies, schema_of, unique
+
+from fairsched.errors import ConfigurationError, ConnectionFailed
+from fairsched.spark.source import streams
+from fairsched.spark.source.batch import BatchReader
+from fairsched.spark.source.chunkrange import chunks_cluster
+from fairsched.spark.source.columns import column_names
+from fairsched.spark.source.options import SourceOptions, source_options
+from fairsched.spark.source.streams import Range, StreamsReader, read_rows
+from fairsched.streams import StreamConnection, data_message
+
+pytestmark = pytest.mark.rabbitmq("streams")
+
+STREAM = {"x-queue-type": "stream"}
+
+
+def options_of(node: Node, names: list[str], **more: object) -> SourceOptions:
+    found = {"url": node.url, "streams": ",".join(names), "planningInterval": "0s", "streamPort": node.stream_port}
+    return source_options({name: str(value) for name, value in {**found, **more}.items()})
+
+
+def fill(node: Node, name: str, count: int) -> list[bytes]:
+    sent = unique(name, count)
+    with StreamConnection(node.stream_url) as connection:
+        publisher = connection.declare_publisher(name)
+        # In chunks of some hundred messages.
+        for start in range(0, count, 200):
+            connection.publish(publisher, ((n, data_message(sent[n])) for n in range(start, min(start + 200, count))))
+            assert connection.wait_confirms(min(start + 200, count), 30)
+    return sent
+
+
+def rows_of(options: SourceOptions, part: Range, names: list[str] | None = None) -> pa.Table:
+    return pa.Table.from_batches(list(read_rows(options, names or column_names(options), part)))
+
+
+@pytest.fixture
+def counted(broker: Node) -> Iterator[Proxy]:
+    with Proxy(broker.stream_port) as proxy:
+        yield proxy
+
+
+def test_rows_are_those_of_amqp_in_every_column(broker: Node, queues: DeclareAll) -> None:
+    [name] = queues(1, arguments=STREAM)
+    with broker.connect() as channel:
+        channel.tx_select()
+        for number in range(50):
+            properties = pika.BasicProperties(
+                content_type="text/plain", headers={"tenant": f"t{number % 3}", "sent": 10**12 + number, "x-n": number},
+                message_id=f"m{number}", timestamp=1_700_000_000 + number, priority=number % 5, app_id="é",
+            )  # fmt: skip
+            channel.basic_publish("", name, b"body %d" % number, properties if number % 4 else None)
+        channel.tx_commit()
+    more = {"includeProperties": True, "includeHeaders": True, "includeTypedHeaders": True, "fairKey": "header:tenant",
+            "enqueueTimeHeader": "sent"}  # fmt: skip
+    options = options_of(broker, [name], **more)
+    cluster = chunks_cluster(options)
+    assert cluster
+    for low, high in ((0, 50), (7, 31), (49, 50)):
+        expected = rows_of(options, Range(name, low, high))
+        assert rows_of(options, Range(name, low, high, cluster)).equals(expected)
+        assert expected.num_rows == high - low
+
+
+@pytest.mark.parametrize("protocol", ["auto", "stream", "amqp"])
+def test_a_query_reads_every_offset_once_and_its_checkpoint_fits_both_ways(
+    broker: Node, queues: DeclareAll, protocol: str
+) -> None:
+    [name] = queues(1, arguments=STREAM)
+    sent = fill(broker, name, 600)
+    found: list[bytes] = []
+    offset = None
+    given = {"url": broker.url, "streams": name, "planningInterval": "0s", "streamPort": str(broker.stream_port),
+             "startingOffsets": "earliest", "maxMessagesPerTrigger": "250"}  # fmt: skip
+    while True:
+        driver = Driver({**given, "protocol": protocol if len(found) % 500 else "amqp"}, StreamsReader)
+        driver.offset = driver.offset if offset is None else offset
+        end = driver.plan()
+        if end is None:
+            break
+        found += [row["body"] for part in driver.read(end) for row in part]
+        offset = end
+    assert found == sent
+
+
+def test_a_batch_query(broker: Node, queues: DeclareAll) -> None:
+    [name] = queues(1, arguments=STREAM)
+    sent = fill(broker, name, 300)
+    options = options_of(broker, [name], protocol="stream", minPartitions=3)
+    reader = BatchReader(options, schema_of(options))
+    parts = reader.partitions()
+    assert [(part.value.start, part.value.end) for part in parts] == [(0, 100), (100, 200), (200, 300)]
+    assert {part.value.cluster for part in parts} == {chunks_cluster(options)}
+    assert bodies([row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]) == sent
+
+
+def test_cuts_cost_no_row_and_repeat_none(
+    broker: Node, queues: DeclareAll, counted: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 300)
+    # The broker names its own port to clients: those that come by another are behind a load balancer.
+    [name] = queues(1, arguments=STREAM)
+    sent = fill(broker, name, 3000)
+    options = options_of(broker, [name], streamPort=counted.port)
+    cluster = chunks_cluster(options)
+    found: list[bytes] = []
+    for rows in read_rows(options, ["body"], Range(name, 0, 3000, cluster)):
+        found += rows.column("body").to_pylist()
+        if len(found) // 300 % 3 == 1:
+            counted.cut()
+    assert found == sent
+    assert counted.connections >= 3
+
+
+def test_a_task_that_does_not_reach_the_port_reads_over_amqp(broker: Node, queues: DeclareAll) -> None:
+    [name] = queues(1, arguments=STREAM)
+    sent = fill(broker, name, 20)
+    cluster = chunks_cluster(options_of(broker, [name]))
+    [port] = free_ports(1)
+    part = Range(name, 0, 20, cluster)
+    lost = options_of(broker, [name], streamPort=port)
+    assert rows_of(lost, part, ["body"]).column("body").to_pylist() == sent
+    with pytest.raises(ConnectionFailed, match=f":{port}: "):
+        rows_of(options_of(broker, [name], streamPort=port, protocol="stream", connectRetries=0), part)
+
+
+def test_the_port_must_answer_and_belong_to_the_cluster(broker: Node, queues: DeclareAll) -> None:
+    [name] = queues(1, arguments=STREAM)
+    [port] = free_ports(1)
+    assert chunks_cluster(options_of(broker, ["any"], protocol="amqp")) == ""
+    assert chunks_cluster(options_of(broker, ["any"], streamPort=port)) == ""
+    with pytest.raises(ConnectionFailed, match=f":{port}: "):
+        chunks_cluster(options_of(broker, ["any"], streamPort=port, protocol="stream"))
+    cluster = chunks_cluster(options_of(broker, ["any"], protocol="stream"))
+    with pytest.raises(ConnectionFailed, match=f"must be of cluster 'another', got '{cluster}'"):
+        rows_of(options_of(broker, [name], protocol="stream", connectRetries=0), Range(name, 0, 1, "another"))
+
+
+def test_options_are_checked() -> None:
+    for given, complaint in (
+        ({"protocol": "mqtt", "streams": "s"}, "protocol must be auto or stream or amqp, got 'mqtt'"),
+        ({"streamPort": "0", "streams": "s"}, "streamPort must be an integer from 1 to 65535, got '0'"),
+        ({"protocol": "stream", "queues": "q", "spoolLocation": "/x"}, "protocol is for streams only"),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint):
+            source_options({"url": "amqp://localhost", **given})
