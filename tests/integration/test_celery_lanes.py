@@ -13,6 +13,7 @@ import kombu
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from support.frameworks import Jobs
+from support.kombu_workers import TRANSPORTS
 from support.proxy import Proxy, behind
 from support.rabbitmq import Broker
 from support.relaying import running
@@ -117,8 +118,11 @@ def test_a_lane_that_is_new_is_found_while_the_worker_runs(broker: Broker, lanes
     assert Counter(name[0] for name, _ in jobs.begun()) == {"f": 1, "a": 20, "b": 20}
 
 
-def test_a_relay_keeps_a_flood_from_quiet_tenants(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:
+def test_a_relay_keeps_a_flood_from_quiet_tenants(
+    broker: Broker, lanes: Lanes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Producers, relay and worker, each as users run it: the tasks are published to one queue."""
+    monkeypatch.setenv("TRANSPORT", TRANSPORTS["fairsched"])  # of the worker
     jobs = jobs_of(broker, lanes, tmp_path / "done")
     jobs.send(f"for _ in range(1500): send({lanes.name!r}, 'flood', 0.01, 'flood')")
     relay = Relay(broker.url, lanes)

@@ -19,12 +19,14 @@ import amqp
 import kombu
 import pytest
 from kombu.asynchronous import Hub
+from support.proxy import Proxy, behind
 from support.rabbitmq import Node
 from support.waiting import eventually
 
+from fairsched.integrations.kombu import SSLTransport, Transport
 from fairsched.integrations.kombu_timer import TIMER
 
-OURS = "fairsched.integrations.kombu:Transport"
+OURS, OURS_BY_TLS = (f"{kind.__module__}:{kind.__name__}" for kind in (Transport, SSLTransport))
 TRANSPORTS = [OURS, "pyamqp"]
 _numbers = itertools.count()
 
@@ -602,12 +604,21 @@ def test_destructors_may_use_the_connection_that_is_read(broker: Node, queue: st
 
 
 def test_failover_to_the_next_address(broker: Node, queue: str) -> None:
-    with kombu.Connection(f"amqp://127.0.0.1:1;{broker.url}", transport=OURS) as connection:
-        connection.ensure_connection(max_retries=3, interval_start=0)
-        bound = declare(connection.channel(), queue)
-        publish(connection.default_channel, queue, [{"n": 1}])
-        eventually(lambda: ready(connection, queue)[0] == 1, 30)
-        bound.delete()
+    """When the first cannot be reached, and when the second is lost."""
+    retried = {"retry": True, "retry_policy": {"max_retries": 5, "interval_start": 0}}
+    with Proxy(broker.port) as proxy:
+        urls = f"amqp://127.0.0.1:1;{behind(proxy, broker.url)};{broker.url}"
+        with kombu.Connection(urls, transport=OURS, transport_options={"confirm_publish": True}) as connection:
+            connection.ensure_connection(max_retries=3, interval_start=0)
+            assert connection.port == proxy.port
+            bound = declare(connection.channel(), queue)
+            publish(connection.default_channel, queue, [{"n": 1}], **retried)
+            proxy.accepting = False
+            proxy.cut()
+            publish(connection.default_channel, queue, [{"n": 2}], **retried)
+            assert connection.port == broker.port
+            eventually(lambda: ready(connection, queue)[0] == 2, 30)
+            bound(connection.default_channel).delete()
 
 
 def test_a_cancelled_consumer_is_told(broker: Node, queue: str) -> None:
@@ -645,11 +656,15 @@ def test_a_child_does_not_write_to_the_socket_of_its_parent(broker: Node, queue:
 
 @pytest.mark.rabbitmq("TLS")
 def test_tls(queue: str) -> None:
-    with Node(tls=True) as node:
-        url = node.tls_url.replace("amqps://", "fairscheds://").partition("?")[0]
-        with kombu.Connection(
-            url, transport=f"{OURS[:-9]}SSLTransport", ssl={"ca_certs": str(node.certificate)}
-        ) as made:
+    """The broker wants a certificate of the client."""
+    with Node(tls=True, asks_certificates=True) as node:
+        url, trusted = node.tls_url.partition("?")[0], {"ca_certs": str(node.certificate)}
+        own = {"certfile": str(node.client_certificate), "keyfile": str(node.client_key)}
+        for transport in "amqps", "fairscheds":
+            bare = kombu.Connection(url.replace("amqps", transport), ssl=trusted)
+            with pytest.raises(bare.connection_errors):
+                bare.connect()
+        with kombu.Connection(url, transport=OURS_BY_TLS, ssl=trusted | own) as made:
             channel = made.channel()
             bound = declare(channel, queue)
             with kombu.Producer(channel).batch():

@@ -269,6 +269,15 @@ def missing_exchange_confirm(c: kombu.Connection, t: str, url: str) -> Any:
 
 
 @scenario
+def odd_consumer_tags(c: kombu.Connection, t: str, url: str) -> Any:
+    """Without an answer, the tag is what the caller gave."""
+    ch = c.channel()
+    name = q(ch)
+    tags = type("Tag", (str,), {})("a"), b"b", "c"
+    return [exc(ch.basic_consume, name, consumer_tag=tag, callback=print, nowait=True) for tag in tags]
+
+
+@scenario
 def cancel_by_broker(c: kombu.Connection, t: str, url: str) -> Any:
     ch = c.channel()
     name = q(ch)

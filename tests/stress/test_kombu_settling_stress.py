@@ -145,9 +145,14 @@ def test_a_link_whose_writer_waits_does_not_hold_up_another() -> None:
     """The timer sends settlements of one link while a thread writes to another, and who settles goes on."""
     frame = b"\x03\x00\x01" + struct.pack(">I", 1 << 22) + bytes(1 << 22) + b"\xce"
     begun = threading.Event()
+
+    def write() -> None:
+        begun.set()
+        here.sendall(frame)
+
     with linked() as (slow, slow_peer, here), linked() as (link, peer, other):
         stuck, free = channel_of(slow, 1, 100, 4), channel_of(link, 1, 1, 0)
-        writing = start(lambda: slow.write(lambda: (begun.set(), here.sendall(frame))))
+        writing = start(lambda: slow.write(write))
         assert begun.wait(SOON)
         settling: Any = start(lambda: [stuck.ack(tag) for tag in range(1, 101)])
         assert result_of(settling) == [True] * 100

@@ -291,7 +291,7 @@ class Broker(ABC):
 class Node(Broker):
     """A RabbitMQ node."""
 
-    def __init__(self, *, tls: bool = False, streams: bool = False) -> None:
+    def __init__(self, *, tls: bool = False, asks_certificates: bool = False, streams: bool = False) -> None:
         if on_embedded():
             raise RuntimeError("this run is on the embedded broker: mark what needs RabbitMQ with pytest.mark.rabbitmq")
         self.root = root_of(chosen_broker())
@@ -304,6 +304,8 @@ class Node(Broker):
         self.port, self.dist_port, self.epmd_port, self.tls_port, self.stream_port, self.stream_tls_port = self._ports
         self.name = f"fairsched-{os.getpid()}-{self.port}@localhost"
         self.tls = tls
+        #: Whether clients need a certificate too.
+        self.asks_certificates = asks_certificates
         #: Its version, such as (3, 10, 8), once it runs.
         self.version: tuple[int, ...] = ()
         #: Whether it speaks the stream protocol.
@@ -334,6 +336,15 @@ class Node(Broker):
     def certificate(self) -> Path:
         return self.home / "server.pem"
 
+    @property
+    def client_certificate(self) -> Path:
+        """A certificate that the node trusts, if it asks for one."""
+        return self.home / "client.pem"
+
+    @property
+    def client_key(self) -> Path:
+        return self.home / "client-key.pem"
+
     def _write_files(self) -> None:
         cookie = self.home / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
@@ -351,23 +362,32 @@ class Node(Broker):
         if self.tls and self.streams:
             lines += [f"stream.listeners.ssl.1 = 127.0.0.1:{self.stream_tls_port}"]
         if self.tls:
-            self._make_certificate()
+            self._make_certificates()
             lines += [
                 f"listeners.ssl.1 = 127.0.0.1:{self.tls_port}",
                 f"ssl_options.cacertfile = {self.certificate}",
                 f"ssl_options.certfile = {self.certificate}",
                 f"ssl_options.keyfile = {self.home / 'key.pem'}",
-                "ssl_options.verify = verify_none",
-                "ssl_options.fail_if_no_peer_cert = false",
+                f"ssl_options.verify = verify_{'peer' if self.asks_certificates else 'none'}",
+                f"ssl_options.fail_if_no_peer_cert = {str(self.asks_certificates).lower()}",
             ]
         (self.home / "rabbitmq.conf").write_text("\n".join(lines) + "\n")
 
-    def _make_certificate(self) -> None:
+    def _make_certificates(self) -> None:
+        alternatives = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+        self._make_certificate("localhost", self.certificate, self.home / "key.pem", "-addext", alternatives)
+        if self.asks_certificates:
+            signer = ["-CA", str(self.certificate), "-CAkey", str(self.home / "key.pem")]
+            # The end of a chain must not be its beginning too.
+            signer += ["-addext", "basicConstraints=critical,CA:FALSE"]
+            self._make_certificate("guest", self.client_certificate, self.client_key, *signer)
+
+    @staticmethod
+    def _make_certificate(name: str, certificate: Path, key: Path, *options: str) -> None:
         subprocess.run(
             [
-                "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-                "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-                "-keyout", str(self.home / "key.pem"), "-out", str(self.certificate),
+                "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+                "-keyout", str(key), "-out", str(certificate), *options,
             ],
             check=True, capture_output=True,
         )  # fmt: skip

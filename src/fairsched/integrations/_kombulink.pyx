@@ -262,7 +262,7 @@ cdef class Settlements:
         """Number of settlements that were not sent."""
         return self.waiting
 
-    def consume(self, str consumer_tag not None, bint no_ack):
+    def consume(self, consumer_tag, bint no_ack):
         """consume($self, consumer_tag, no_ack)
         --
 

@@ -26,6 +26,7 @@ app.conf.update(
     worker_prefetch_multiplier=int(os.environ["WINDOW"]) // 2,
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
+    broker_transport=os.environ.get("TRANSPORT"),
 )
 dramatiq.set_broker(RabbitmqBroker(url=os.environ["BROKER_URL"]))
 own_lanes.IDLE = float(os.environ.get("IDLE", own_lanes.IDLE))
