@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from fairsched import App, Broker, CoDel, ConfigurationError, Consumer, Publisher, aio
+from fairsched import App, Broker, CoDel, ConfigurationError, Consumer, Limit, Publisher, Queue, aio
 from fairsched.cli.broker import Session
 from fairsched.consumer import Explanation
 
@@ -127,6 +127,24 @@ def test_slots_that_are_served_before(url: str) -> None:
     for name, rank in ranks.items():
         assert len(set(order[: order.index(name)])) == rank
     assert [order.count(name) for name in weights] == [3, 15, 6]
+
+
+def test_limits_that_queues_have_together(url: str) -> None:
+    """A queue that waits for its own limit waits for no other; one that waits for two is said to wait for the first."""
+    fill(url, {"own": 3, "named": 3, "free": 3})
+    api = Limit(1, name="api")
+    queues = [Queue("own", limit=[Limit(1), api]), Queue("named", limit=api), Queue("free")]
+    with Consumer(url, queues, limit=Limit(2), workers=3, prefetch=10) as consumer:
+        eventually(lambda: consumer.stats()["received"] == 9)
+        deliveries = iter(consumer)
+        held = [next(deliveries), next(deliveries)]
+        found = {name: consumer.explain(name).waits_for for name in ("own", "named", "free")}
+        first = held[0].queue if held[0].queue != "free" else held[1].queue
+        assert found.pop("free") == "the total limit"
+        assert found.pop("named") == "limit 'api'"
+        assert found.pop("own") == (None if first == "own" else "limit 'api'")
+        for message in held:
+            message.ack()
 
 
 def test_tenants_and_their_queues(url: str) -> None:
@@ -275,6 +293,10 @@ def test_the_sentence() -> None:
         (
             {"priority": 3, "above": 20},
             "costs 1; 20 messages of higher priorities (that of its next message is 3) are served first; 2 of 7",
+        ),
+        (
+            {"rank": None, "waits_for": "limit 'api'"},
+            "costs 1; it takes no turns until limit 'api' allows another message",
         ),
         ({"subkeys": 0, "busiest": ()}, "the next for 3.2 s; its deficit"),
         ({"name": "\x1b[2J" + "x" * 1000}, r"tenant '\x1b[2Jxxx"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from support.limits_world import NOTICED, Process, World
@@ -11,6 +12,7 @@ from fairsched import Limit
 from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, Message, decode, encode
 
 FOUR = Limit(4, scope="group")
+API = Limit(2, scope="group", name="api")
 
 
 def fill(world: World, slot: str, count: int, processes: int | None = None) -> None:
@@ -458,15 +460,16 @@ def test_no_limit_is_exceeded_whatever_happens(seed: int) -> None:
     calm(world)
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_no_permit_is_lost_with_keepers_that_are_killed(seed: int) -> None:
+@pytest.mark.parametrize("joint", [{}, {"of_name": "a", "named": API, "total": Limit(3, scope="group")}])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_permit_is_lost_with_keepers_that_are_killed(seed: int, joint: dict[str, Any]) -> None:
     """A lease would be too long to wait for."""
-    world = World(4, Limit(2, scope="group"), seed, lease=1800)
+    world = World(4, Limit(2, scope="group"), seed, lease=1800, **joint)
     for _ in range(10):
         end = world.now + 1 + world.random.random() * 6
         while world.now < end:
             one = world.random.choice(world.living())
-            one.fair.put("a", 0)
+            one.fair.put(world.random.choice("aab"), 0)
             for each in world.living():
                 progress(world, each)
             world.now += world.random.random() * 0.05
@@ -557,6 +560,19 @@ def test_the_total_rate_is_kept_by_all_processes_and_slots(processes: int) -> No
     for first, later in zip(times, times[2:], strict=False):
         assert later - first >= 0.1 * 0.999 - 1e-6
     assert len({slot for _, slot in world.begun}) == 3
+
+
+def test_the_log_has_both_definitions_of_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+    """That of the second process is larger, and does not count."""
+    world = World(2, FOUR)
+    world.processes[1].member.holder._limit_of = lambda _slot: GroupLimit(8, 10**8, 3)
+    fill(world, "acme", 20)
+    world.pass_time(5)
+    [line] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert line == (
+        "group test: processes define the limit of acme differently: 4 in hand or 8 in hand and 10 a second with "
+        "bursts of 3; the smaller number in hand counts, and each process uses its own rate (1 such limits)"
+    )
 
 
 def test_a_message_says_what_it_said() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairsched.consumer.group_limits.holder import SILENT
-from fairsched.consumer.group_limits.keeper import LOOK, OVERDUE, RETURN, TAKEOVER, UNHEARD, Keeper
+from fairsched.consumer.group_limits.keeper import LOOK, OVERDUE, RETURN, TAKEOVER, UNHEARD, Keeper, strictest
 from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, HeldName, Killed, KnownMember, Message
 
 EPOCH = Epoch(1, "keeper")
@@ -141,6 +141,54 @@ def test_what_a_member_found_of_another_that_is_gone_counts() -> None:
         keeper.hear(told, 2 * RETURN, 2 * RETURN)
         keeper.tick(2 * RETURN)
         assert keeper.figures()["absent"] == left
+
+
+def test_the_smaller_of_different_definitions_counts_while_both_are_used() -> None:
+    group = Group("a", "b")
+    group.want("b", 1, ONE)
+    group.want("a", 4)
+    assert group.answers()["b"].grants == {"acme": 1}
+    assert group.keeper.differing() == ("acme", [ONE, FOUR], 1)
+    group.say("b", returns={"acme": 1})
+    assert group.answers()["a"].grants == {"acme": 4}
+    assert group.keeper.differing() is None
+
+
+def test_permits_above_the_smaller_definition_are_not_granted_again() -> None:
+    group = Group("a", "b")
+    group.want("a", 4)
+    group.answers()
+    group.want("b", 1, ONE)
+    group.answers()
+    for _ in range(3):
+        group.say("a", returns={"acme": 1})
+        assert "b" not in group.answers()
+    group.say("a", returns={"acme": 1})
+    assert group.answers()["b"].grants == {"acme": 1}
+
+
+def test_the_definitions_of_a_member_that_left_do_not_count() -> None:
+    group = Group("a", "b")
+    group.want("b", 1, ONE)
+    group.want("a", 4)
+    group.answers()
+    group.say("b", "bye")
+    assert group.answers()["a"].grants == {"acme": 4}
+    assert group.keeper.differing() is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "found"),
+    [
+        ([FOUR], FOUR),
+        ([FOUR, ONE], ONE),
+        ([RATE, FOUR], GroupLimit(4, 10**9, 5)),
+        ([RATE, GroupLimit(0, 10**8, 1)], RATE),
+        ([RATE, GroupLimit(0, 10**9, 1)], GroupLimit(0, 10**9, 1)),
+    ],
+)
+def test_the_strictest_limit(limits: list[GroupLimit], found: GroupLimit) -> None:
+    assert strictest(limits) == found
 
 
 def test_the_bucket_is_empty_at_first_and_a_name_is_forgotten_when_it_is_full() -> None:

@@ -10,13 +10,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.declare import Declare
-from support.limited_worker import EXPLAINED
+from support.limited_worker import EXPLAINED, NAMED
 from support.proxy import Proxy, behind
 from support.rabbitmq import Broker, Node, numbered
 from support.waiting import SOON, eventually
@@ -123,13 +123,13 @@ class Crew:
                 found += [(int(one.ended * 1e9), -1, tenant) for tenant in running.elements()]
         return sorted(found)
 
-    def most(self) -> Counter[str]:
-        """Return the largest number of messages in hand at a time, by tenant."""
+    def most(self, limited: Callable[[str], str] = str) -> Counter[str]:
+        """Return the largest number of messages in hand at a time, by what limits a tenant: itself, or a name."""
         running: Counter[str] = Counter()
         most: Counter[str] = Counter()
         for _, change, tenant in self.events():
-            running[tenant] += change
-            most[tenant] = max(most[tenant], running[tenant])
+            running[limited(tenant)] += change
+            most[limited(tenant)] = max(most[limited(tenant)], running[limited(tenant)])
         return most
 
     def handled(self) -> set[str]:
@@ -148,9 +148,12 @@ def publish(broker: Broker, queue: str, count: int, tenants: int) -> None:
 def test_killed_processes_never_exceed_the_limit_and_lose_nothing(
     broker: Node, new_queue: Declare, tmp_path: Path
 ) -> None:
-    """Every two seconds the one that keeps the limits: the next ones find out late which are gone, and free permits."""
-    queue, count, kills = new_queue("limited"), 100 * int(SECONDS), int(SECONDS) // 4
-    with Crew(tmp_path, queue, "2,,", 0.1) as crew:
+    """Every two seconds the one that keeps the limits: the next ones find out late which are gone, and free permits.
+
+    Those of a tenant, of a name and of the total.
+    """
+    queue, count, kills = new_queue("limited"), 600, 3
+    with Crew(tmp_path, queue, "2,,/5,,/10,,", 0.1) as crew:
         for _ in range(kills + 2):
             crew.begin(broker.url)
         eventually(lambda: all(one.record.exists() for one in crew.workers), SOON)
@@ -164,13 +167,15 @@ def test_killed_processes_never_exceed_the_limit_and_lose_nothing(
         crew.begin(broker.url)
         eventually(lambda: len(crew.handled()) == count, SOON)
     assert max(crew.most().values()) <= 2
+    assert crew.most(lambda tenant: "api" if tenant in NAMED else "")["api"] <= 5
+    assert crew.most(lambda _tenant: "total")["total"] <= 10
 
 
 def test_kills_cuts_and_a_restart_exceed_no_limit(mortal: Broker, tmp_path: Path) -> None:
     mortal.declare("limited")
     count = 200 * int(SECONDS)
     publish(mortal, "limited", count, TENANTS)
-    with Proxy(mortal.port) as proxy, Crew(tmp_path, "limited", "2,,", 0.1) as crew:
+    with Proxy(mortal.port) as proxy, Crew(tmp_path, "limited", "2,,//", 0.1) as crew:
         urls = [mortal.url, behind(proxy, mortal.url) + "?heartbeat=5"]
         for number in range(PROCESSES):
             crew.begin(urls[number % 2])
@@ -194,7 +199,7 @@ def test_permits_of_a_killed_process_are_back_within_five_seconds(
 ) -> None:
     queue = new_queue("limited")
     publish(broker, queue, 6, 1)
-    with Crew(tmp_path, queue, "2,,", 30.0) as crew:
+    with Crew(tmp_path, queue, "2,,//", 30.0) as crew:
         killed = crew.begin(broker.url)
         eventually(lambda: len(killed.lines()) == 2)
         other = crew.begin(broker.url)
@@ -211,7 +216,7 @@ def test_permits_of_a_killed_process_are_back_within_five_seconds(
 def test_a_restarted_broker_frees_no_permits(mortal: Broker, tmp_path: Path) -> None:
     mortal.declare("limited")
     publish(mortal, "limited", 600, 5)
-    with Crew(tmp_path, "limited", "2,,", 0.1) as crew:
+    with Crew(tmp_path, "limited", "2,,//", 0.1) as crew:
         for _ in range(3):
             crew.begin(mortal.url)
         eventually(lambda: crew.begun() > 60)
@@ -229,7 +234,7 @@ def test_a_process_that_is_cut_off_in_silence_keeps_its_permits(
 ) -> None:
     queue = new_queue("limited")
     publish(broker, queue, 20, 1)
-    with Proxy(broker.port) as proxy, Crew(tmp_path, queue, "1,,", 40.0) as crew:
+    with Proxy(broker.port) as proxy, Crew(tmp_path, queue, "1,,//", 40.0) as crew:
         cut = crew.begin(broker.url.replace(str(broker.port), str(proxy.port)))
         eventually(lambda: crew.begun() == 1)
         crew.begin(broker.url)
@@ -247,7 +252,7 @@ def test_the_rate_holds_for_all_processes_together(broker: Node, new_queue: Decl
     queue, rate, burst = new_queue("limited"), 40, 5
     publish(broker, queue, 4000, 1)
     seconds = float(os.environ.get("RATE_SECONDS", "10"))
-    with Crew(tmp_path, queue, f",{rate},{burst}", 0.001) as crew:
+    with Crew(tmp_path, queue, f",{rate},{burst}//", 0.001) as crew:
         for _ in range(3):
             crew.begin(broker.url)
         eventually(lambda: all(one.record.exists() for one in crew.workers))

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 from fairsched import ConnectionFailed, Consumer, Limit, Tenant
 from fairsched.cli.exits import CONNECTION
@@ -20,8 +21,18 @@ from fairsched.consumer.signals import graceful
 EXPLAINED = "that is all"
 
 
+#: Tenants that have a limit together, if there is one.
+NAMED = [f"t{number}" for number in range(20)]
+
+
+def limit_of(text: str) -> Limit:
+    """Return the limit of the group that a text of concurrency, rate and burst says."""
+    concurrency, rate, burst = (int(part) if part else None for part in text.split(","))
+    return Limit(concurrency, rate=rate, burst=burst, scope="group")
+
+
 def main(url: str, queue: str, group: str, record: str, limit: str, work: str) -> None:
-    concurrency, rate, burst = (int(part) if part else None for part in limit.split(","))
+    own, named, total = (one and limit_of(one) for one in limit.split("/"))
     pause = threading.Event()
 
     def write(what: str, message: object) -> None:
@@ -44,8 +55,13 @@ def main(url: str, queue: str, group: str, record: str, limit: str, work: str) -
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("pika").setLevel(logging.WARNING)
-    tenants = {"*": Tenant(limit=Limit(concurrency, rate=rate, burst=burst, scope="group"))}
-    consumer = Consumer(url, [queue], key="header:tenant", tenants=tenants, share_group=group, workers=4, prefetch=400)
+    tenants = {"*": Tenant(limit=own)}
+    if named:
+        tenants |= dict.fromkeys(NAMED, Tenant(limit=[own, replace(named, name="api")]))
+    consumer = Consumer(
+        url, [queue], key="header:tenant", tenants=tenants, limit=total or None, share_group=group, workers=4,
+        prefetch=400,
+    )  # fmt: skip
     threading.Thread(target=explain, daemon=True).start()
     with graceful(consumer.stop, [signal.SIGTERM]):
         # The file says that the process may be told to stop.

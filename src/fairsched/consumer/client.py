@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from fairsched.lanes.registry import LaneRegistry
     from fairsched.publisher import Publisher
     from fairsched.scheduling._fairqueue import FairQueue
-    from fairsched.stats import SlotOutlook
+    from fairsched.stats import LimitStats, SlotOutlook
 
 _log = logging.getLogger(__name__)
 
@@ -857,25 +857,34 @@ class Client(MessageSource, ConsumerEvents):
         check_hashable(name)
         outlook = self.worker_queues.outlook(name)
         check_known(name, outlook, self.settings, self.worker_queues.stats() if outlook is None else ())
-        return self._explained(name, outlook, self.state(), self.occupied())
+        return self._explained(name, outlook, self.state(), self.occupied(), self._joint_limits())
 
     def explain_slots(self, names: Iterable[Hashable]) -> list[Explanation]:
         """Return why those of some slots wait that are still there."""
         state, occupied = self.state(), self.occupied()
         outlooks = ((name, self.worker_queues.outlook(name)) for name in names)
-        return [self._explained(name, found, state, occupied) for name, found in outlooks if found is not None]
+        joints = self._joint_limits()
+        return [self._explained(name, found, state, occupied, joints) for name, found in outlooks if found is not None]
+
+    def _joint_limits(self) -> dict[Hashable, LimitStats]:
+        return self.worker_queues.joint_limits() if self.settings.joint_limits else {}
 
     def occupied(self) -> dict[str, Unsettled]:
         """Return the filling of every consumed queue's window."""
         return self.io_thread.channels.occupied() if self._started else {}
 
     def _explained(
-        self, name: Hashable, outlook: SlotOutlook | None, state: ConsumerState, occupied: dict[str, Unsettled]
+        self,
+        name: Hashable,
+        outlook: SlotOutlook | None,
+        state: ConsumerState,
+        occupied: dict[str, Unsettled],
+        joints: dict[Hashable, LimitStats],
     ) -> Explanation:
         law = self.shedding.law_of(self.worker_queues.queues, name) if self.shedding and outlook is not None else None
         subkeys = self.worker_queues.subkeys(name) if self.settings.subkey is not None and outlook is not None else None
         permits = None if self.group_limits is None else self.group_limits.permits_of(name)
-        return explained(name, self.settings, state, outlook, occupied, law, subkeys, permits)
+        return explained(name, self.settings, state, outlook, occupied, law, subkeys, permits, joints)
 
     def drain(self) -> Drain:
         """Return the seconds that the workers of all processes take for what is in the queues.

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fairsched.consumer.prefetch.control import byte_limits
 from fairsched.errors import ConfigurationError
+from fairsched.scheduling.limit import JointName
 
 if TYPE_CHECKING:
     from fairsched.consumer.channels import Unsettled
     from fairsched.consumer.settings import ConsumerSettings
     from fairsched.consumer.state import ConsumerState
-    from fairsched.stats import CoDelStats, SlotOutlook
+    from fairsched.stats import CoDelStats, LimitStats, SlotOutlook
 
 #: Maximum number of names that an error lists.
 _MOST_LISTED = 10
@@ -98,6 +99,9 @@ class Explanation:
     retry_after : float or None
         Seconds until its rate allows another message; None if it allows one now, or without a rate. While the slot is
         at its limit, rank, turns and others are None.
+    waits_for : str or None
+        The named limit or the total for which it waits, since that allows no message now: "limit 'stripe-api'" or "the
+        total limit". None if it waits for neither; rank, turns and others are None while it does.
     band : int or None
         Its strict band; None, as `above`, if no queue or tenant has a band of its own.
     above : int or None
@@ -147,6 +151,7 @@ class Explanation:
     concurrency: int | None = None
     permits: int | None = None
     retry_after: float | None = None
+    waits_for: str | None = None
     band: int | None = None
     above: int | None = None
     priority: int | None = None
@@ -170,6 +175,7 @@ def explained(
     law: tuple[bool, CoDelStats] | None,
     subkeys: Mapping[Hashable, int] | None = None,
     permits: int | None = None,
+    joints: Mapping[Hashable, LimitStats] | None = None,
 ) -> Explanation:
     """Build the explanation of why a queue or a tenant waits.
 
@@ -191,6 +197,8 @@ def explained(
         Number of buffered messages per subkey, with `subkey`.
     permits : int, optional
         What this process may have in hand of a limit of the group.
+    joints : mapping, optional
+        What the named limits and the total do.
 
     Returns
     -------
@@ -221,7 +229,19 @@ def explained(
     if subkeys is not None:
         busiest = heapq.nlargest(_MOST_LISTED, subkeys.items(), key=lambda one: one[1])
         found = replace(found, subkeys=len(subkeys), busiest=tuple(busiest))
-    return _scheduled(found, settings, outlook, law, permits)
+    found = _scheduled(found, settings, outlook, law, permits)
+    return replace(found, waits_for=_waits_for(found, settings, joints)) if joints else found
+
+
+def _waits_for(found: Explanation, settings: ConsumerSettings, joints: Mapping[Hashable, LimitStats]) -> str | None:
+    """Return which limit of several slots a slot waits for, the named one first, if its own limit allows a message."""
+    most = found.concurrency if found.permits is None else found.permits
+    if not found.buffered or found.rank is not None or found.retry_after is not None:
+        return None
+    if most is not None and (found.limited or 0) >= most:
+        return None
+    names = [JointName(limit.name) for limit in settings.limits_of(found.name) if limit.name is not None]
+    return next((str(one) for one in (*names, JointName(None)) if one in joints and joints[one].withheld), None)
 
 
 def _weight_of(name: Any, settings: ConsumerSettings) -> int | None:
@@ -365,6 +385,8 @@ def _turns(why: Explanation) -> Iterator[str]:
         yield f"{why.limited} of at most {_count(why.concurrency, 'message')} in hand{most}"
     if why.retry_after is not None:
         yield f"its rate allows the next message in {_seconds(why.retry_after)}, so it takes no turns"
+    if why.waits_for is not None:
+        yield f"it takes no turns until {why.waits_for} allows another message"
     if why.above:
         where = f"earlier bands (its own is {why.band})"
         if why.priority is not None:

@@ -267,6 +267,10 @@ class WorkerQueues:
             return {}
         return {slot: one for slot, one in self.queues[0].limit_stats().items() if type(slot) is not JointName}
 
+    def joint_limits(self) -> dict[Hashable, LimitStats]:
+        """Return what named limits and the total do; there are some in a single worker queue only. O(slots)."""
+        return {slot: one for slot, one in self.queues[0].limit_stats().items() if type(slot) is JointName}
+
 
 def _put(
     worker_queue: FairQueue,

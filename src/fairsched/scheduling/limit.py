@@ -126,7 +126,7 @@ class Limit:
 Limits = Limit | tuple[Limit, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class JointName:
     """Name of a limit of several slots together, among the names of slots; None: of all slots.
 
@@ -138,6 +138,8 @@ class JointName:
     def __str__(self) -> str:
         """Return the limit in words."""
         return "the total limit" if self.name is None else f"limit {self.name!r}"
+
+    __repr__ = __str__
 
 
 def checked_limit(limit: object, whose: str) -> Limits | Literal[False] | None:

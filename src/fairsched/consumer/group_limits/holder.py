@@ -90,7 +90,7 @@ class _Held:
     #: When permits came while there were none, and when the bucket came.
     granted_at: float = 0.0
     bucket_at: float = 0.0
-    #: When permits came that could be used, and when these last waited for a limit of several slots before any was used.
+    #: When permits could be used first, or when they last waited for a limit of several slots before any was used.
     usable_at: float = 0.0
     #: Messages that were served until these came.
     served_when_granted: int = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,8 +69,11 @@ class _Member:
 class _Name:
     """A limit, and what each member holds of it."""
 
+    #: The strictest of its definitions.
     limit: GroupLimit
     full_at: float
+    #: The limit as the configurations of members have it that hold or want something of it.
+    defined: dict[str, GroupLimit] = field(default_factory=dict)
     permits: Counter[str] = field(default_factory=Counter)
     #: Member that has the bucket; None: the keeper.
     bucket: str | None = None
@@ -82,6 +85,14 @@ class _Name:
     #: When the first of a member's permits was granted.
     since: dict[str, float] = field(default_factory=dict)
     recalled: Counter[str] = field(default_factory=Counter)
+
+
+def strictest(limits: Collection[GroupLimit]) -> GroupLimit:
+    """Return the limit with the smallest concurrency and the slowest rate of these."""
+    concurrencies = [one.concurrency for one in limits if one.concurrency]
+    rates = [(-one.interval, one.burst) for one in limits if one.interval]
+    interval, burst = min(rates, default=(0, 1))
+    return GroupLimit(min(concurrencies, default=0), -interval, burst)
 
 
 class Keeper:
@@ -115,6 +126,8 @@ class Keeper:
         self._look_at = now
         self._members: dict[str, _Member] = {}
         self._names: dict[str, _Name] = {}
+        #: Names whose members have different definitions of the limit.
+        self._differing: dict[str, None] = {}
         #: Names that no member has or wants, and whose bucket was not full; and when it will be, in a heap.
         self._filling: set[str] = set()
         self._full: list[tuple[float, str]] = []
@@ -132,6 +145,12 @@ class Keeper:
         """Return the number of members, of names, and of members that are gone and hold permits."""
         gone = sum(one.gone is not None for one in self._members.values())
         return {"members": len(self._members) - gone, "names": len(self._names), "absent": gone}
+
+    def differing(self) -> tuple[str, list[GroupLimit], int] | None:
+        """Return a name that members define differently, the definitions, and how many such names there are."""
+        for name in self._differing:
+            return name, sorted({*self._names[name].defined.values()}), len(self._differing)
+        return None
 
     def absent(self, now: float) -> dict[str, KnownMember]:
         """Return what members should know of those that are gone and hold permits."""
@@ -268,7 +287,8 @@ class Keeper:
         self._clear(identity, now)
         one.reported, one.owes, one.names = True, None, {}
         for name, held in message.held.items():
-            found = self._name(name, held.limit, now)
+            found = self._name(name)
+            self._define(name, found, identity, held.limit, now)
             if held.permits:
                 found.permits[identity] = held.permits
                 found.since[identity] = now
@@ -297,7 +317,8 @@ class Keeper:
                 changed[name] = found
         wants = message.wants if self._members[identity].gone is None else {}
         for name, want in wants.items():
-            changed[name] = found = self._name(name, want.limit, now)
+            changed[name] = found = self._name(name)
+            self._define(name, found, identity, want.limit, now)
             if want.permits:
                 found.waiting[identity] = want.permits
             else:
@@ -369,20 +390,47 @@ class Keeper:
         if not one.reported:
             for name, count in one.names.items():
                 if count:
-                    self._name(name, UNKNOWN, now).permits[identity] = count
+                    self._name(name).permits[identity] = count
             one.names = {}
 
-    def _name(self, name: str, limit: GroupLimit, now: float) -> _Name:
-        found = self._names.get(name)
-        if found is None:
+    def _name(self, name: str) -> _Name:
+        return self._names.setdefault(name, _Name(UNKNOWN, 0.0))
+
+    def _define(self, name: str, found: _Name, identity: str, limit: GroupLimit, now: float) -> None:
+        """Note how a member defines a limit."""
+        if found.defined.get(identity) != limit:
+            found.defined[identity] = limit
+            self._agree(name, found, now)
+
+    def _agree(self, name: str, found: _Name, now: float) -> None:
+        """Let the strictest definition count of those that members have."""
+        limits = {*found.defined.values()}
+        if len(limits) > 1:
+            self._differing[name] = None
+        else:
+            self._differing.pop(name, None)
+        limit = strictest(limits)
+        if found.limit == UNKNOWN:
             # A name that was forgotten had a full bucket; what an earlier keeper knew is not known.
-            self._names[name] = found = _Name(limit, self._granting_since + limit.whole)
-        elif found.limit == UNKNOWN:
-            found.limit, found.full_at = limit, self._granting_since + limit.whole
-        elif limit not in (found.limit, UNKNOWN):
-            found.limit = limit
+            found.full_at = self._granting_since + limit.whole
+        elif limit != found.limit:
             found.full_at = min(found.full_at, now + limit.whole)
-        return found
+        found.limit = limit
+
+    def _drop_definitions(self, name: str, found: _Name, now: float) -> None:
+        """Forget the definitions of members that hold and want nothing."""
+        for identity in list(found.defined):
+            if not (
+                identity in found.permits
+                or identity in found.waiting
+                or identity in found.waiting_for_bucket
+                or identity == found.bucket
+            ):
+                del found.defined[identity]
+        if found.defined:
+            self._agree(name, found, now)
+        else:
+            self._differing.pop(name, None)
 
     def _held_by(self, identity: str) -> dict[str, int]:
         held = {name: found.permits[identity] for name, found in self._names.items() if identity in found.permits}
@@ -390,6 +438,8 @@ class Keeper:
 
     def _changed(self, name: str, found: _Name, now: float) -> None:
         """Grant what is free to those that wait, or recall it; forget a name that no member has or wants."""
+        if name in self._differing:
+            self._drop_definitions(name, found, now)
         if self._granting:
             self._grant_permits(name, found, now)
             self._grant_bucket(name, found, now)
@@ -397,6 +447,7 @@ class Keeper:
         if not (found.waiting or found.waiting_for_bucket or found.permits) and found.bucket is None:
             if found.full_at <= now:
                 self._names.pop(name, None)
+                self._differing.pop(name, None)
             elif name not in self._filling:
                 self._filling.add(name)
                 heapq.heappush(self._full, (found.full_at, name))
@@ -490,6 +541,7 @@ class Keeper:
             found.permits.pop(identity, None)
             found.recalled.pop(identity, None)
             found.since.pop(identity, None)
+            found.defined.pop(identity, None)
         self._wait_no_more(identity)
 
     def _free_buckets(self, identity: str, now: float) -> None:

@@ -55,6 +55,13 @@ class GroupLimit(NamedTuple):
     interval: int
     burst: int
 
+    def __str__(self) -> str:
+        """Return the limit in words."""
+        parts = [f"{self.concurrency} in hand"] if self.concurrency else []
+        if self.interval:
+            parts.append(f"{1e9 / self.interval:.6g} a second with bursts of {self.burst}")
+        return " and ".join(parts)
+
     @property
     def whole(self) -> float:
         """Seconds in which an empty bucket becomes full."""

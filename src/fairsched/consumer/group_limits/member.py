@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fairsched.consumer.group_limits.holder import SILENT, Holder
 from fairsched.consumer.group_limits.keeper import BEAT, Keeper
 from fairsched.consumer.group_limits.limit_message import Epoch, Message
+from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.sharing.share_message import slot_of
 from fairsched.errors import LONGEST_THROTTLE
 from fairsched.scheduling._fairqueue import FairQueue
@@ -77,6 +78,7 @@ class Member:
         self._stepped = 0.0
         #: Whether slots are short that were not looked at yet.
         self._short = False
+        self._log = LogLimit()
         self._serial = 0
         #: Looks since an own beat came back.
         self._looks = 0
@@ -243,5 +245,20 @@ class Member:
             self._begin(keeper.begin_after, now)
         else:
             keeper.tick(now)
+            self._warn(keeper)
             if now >= self._answer_at and keeper.flush(self._send):
                 self._answer_at = now + ANSWER_PAUSE
+
+    def _warn(self, keeper: Keeper) -> None:
+        """Log that processes do not agree on a limit."""
+        found = keeper.differing()
+        if found is not None and self._log.due("differing"):
+            name, limits, count = found
+            _log.warning(
+                "group %s: processes define the limit of %s differently: %s; "
+                "the smaller number in hand counts, and each process uses its own rate (%d such limits)",
+                self._group,
+                name,
+                " or ".join(map(str, limits)),
+                count,
+            )
