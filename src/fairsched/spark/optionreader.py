@@ -62,6 +62,10 @@ class OptionReader:
         """Return the options among `names` that the user gave."""
         return [name for name in names if name.lower() in self._given]
 
+    def peek(self, name: str) -> str | None:
+        """Return a text that is read later; None if it is not given."""
+        return self._left.get(name.lower())
+
     def text(self, name: str, default: T) -> str | T:
         """Read a text."""
         self.known.append(name)

@@ -533,6 +533,9 @@ class StreamConnection:
                 raise self._refusal(code, "credit")
         elif key & RESPONSE or key == Key.TUNE:
             return key, data[4:]
+        elif key in (Key.ROUTE, Key.PARTITIONS):
+            # RabbitMQ 3.10 answers these two without the bit of a response.
+            return RESPONSE | key, data[4:]
         elif key != Key.HEARTBEAT:
             self._told(key, payload)
         return 0, memoryview(b"")

@@ -13,8 +13,8 @@ from support.proxy import Proxy
 from support.rabbitmq import Node
 from support.spark.running import Driver, bodies, schema_of, unique
 
-from fairsched.errors import ConfigurationError, ConnectionFailed
-from fairsched.spark.source import streams
+from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
+from fairsched.spark.source import chunkrange, streams
 from fairsched.spark.source.batch import BatchReader
 from fairsched.spark.source.chunkrange import chunks_cluster
 from fairsched.spark.source.columns import column_names
@@ -111,7 +111,8 @@ def test_cuts_cost_no_row_and_repeat_none(
     broker: Node, queues: DeclareAll, counted: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "SEGMENT_MESSAGES", 300)
-    # The broker names its own port to clients: those that come by another are behind a load balancer.
+    # One chunk at a time, so that the rest is not here already when the connection is cut.
+    monkeypatch.setattr(chunkrange, "_CREDIT", 1)
     [name] = queues(1, arguments=STREAM)
     sent = fill(broker, name, 3000)
     options = options_of(broker, [name], streamPort=counted.port)
@@ -149,9 +150,46 @@ def test_the_port_must_answer_and_belong_to_the_cluster(broker: Node, queues: De
         rows_of(options_of(broker, [name], protocol="stream", connectRetries=0), Range(name, 0, 1, "another"))
 
 
+@pytest.fixture
+def super_stream(broker: Node, queues: DeclareAll) -> tuple[str, list[str]]:
+    """A super stream of three streams, made as before RabbitMQ 3.13: of an exchange and its bindings."""
+    names = queues(3, arguments=STREAM)
+    whole = f"super-{names[0]}"
+    with broker.connect() as channel:
+        channel.exchange_declare(whole, "direct", durable=True, arguments={"x-super-stream": True})
+        for number, name in enumerate(reversed(names)):
+            channel.queue_bind(name, whole, str(number), arguments={"x-stream-partition-order": number})
+    return whole, names[::-1]
+
+
+def test_a_super_stream_is_read_as_its_streams(broker: Node, super_stream: tuple[str, list[str]]) -> None:
+    whole, names = super_stream
+    with StreamConnection(broker.stream_url) as connection:
+        assert connection.partitions(whole) == names
+        assert connection.route("1", whole) == [names[1]]
+        with pytest.raises(QueueNotFound, match="super stream 'nowhere'"):
+            connection.partitions("nowhere")
+    sent = {name: fill(broker, name, 40) for name in names}
+    given = {"url": broker.url, "superStream": whole, "streamPort": str(broker.stream_port), "planningInterval": "0s",
+             "startingOffsets": "earliest"}  # fmt: skip
+    driver = Driver(given, StreamsReader)
+    driver.offset = driver.plan()
+    end = driver.plan()
+    assert end is not None
+    rows = [row for part in driver.read(end) for row in part]
+    assert {name: bodies([row for row in rows if row["queue"] == name]) for name in names} == sent
+    options = source_options(given)
+    assert options.description.startswith(f"super stream {whole} at ")
+    parts = BatchReader(options, schema_of(options)).partitions()
+    assert [(part.value.stream, part.value.end) for part in parts] == [(name, 40) for name in names]
+
+
 def test_options_are_checked() -> None:
     for given, complaint in (
         ({"protocol": "mqtt", "streams": "s"}, "protocol must be auto or stream or amqp, got 'mqtt'"),
+        ({"superStream": "s", "streams": "s"}, "superStream replaces queues and streams"),
+        ({"superStream": ""}, "superStream must be the name of a super stream"),
+        ({"superStream": "s", "protocol": "amqp"}, "superStream needs the stream protocol"),
         ({"streamPort": "0", "streams": "s"}, "streamPort must be an integer from 1 to 65535, got '0'"),
         ({"protocol": "stream", "queues": "q", "spoolLocation": "/x"}, "protocol is for streams only"),
     ):

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from fairsched.amqp.session import Session
 from fairsched.errors import ConfigurationError, ConnectionFailed
 from fairsched.spark.broker import over_session
-from fairsched.spark.source.chunkrange import chunks_cluster
+from fairsched.spark.source.chunkrange import chunks_cluster, with_partitions
 from fairsched.spark.source.columns import Decoder
 from fairsched.spark.source.consuming import QueuesChannel
 from fairsched.spark.source.depths import DepthProbe
@@ -119,6 +119,7 @@ class BatchReader(DataSourceReader):
         """Return shares of queues, or ranges of streams."""
         options = self._options
         if options.streams:
+            options = with_partitions(options)
             names = list(options.quanta)
             starts = as_offsets(options.starting_offsets or "earliest", options.broker, names, options.poll_timeout)
             ends = as_offsets(options.ending_offsets, options.broker, names, options.poll_timeout)

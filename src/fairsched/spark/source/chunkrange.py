@@ -7,7 +7,9 @@ port, since another broker may listen there. A task that cannot reach it reads o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
 
 from fairsched.amqp.urls import endpoint
 from fairsched.errors import ConnectionFailed, RequestRefused
@@ -18,6 +20,7 @@ from fairsched.streams import StreamConnection, StreamRecords, stream_url, unpac
 from fairsched.streams.placing import connect_to
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: Longest time to wait for the stream port when it is not known whether there is one, in seconds.
 _BRIEF = 2.0
@@ -54,6 +57,41 @@ def chunks_cluster(options: SourceOptions) -> str:
             raise
         _log.info("streams are read over AMQP: %s", error)
         return ""
+
+
+def with_partitions(options: SourceOptions) -> SourceOptions:
+    """Return the options with the streams of a super stream in place of its name; as they are for other streams.
+
+    Raises
+    ------
+    ConnectionFailed
+        The stream port cannot be reached; `RequestRefused` if there is no such super stream.
+    """
+    name = options.super_stream
+    if name is None:
+        return options
+
+    def ask(url: str) -> list[str]:
+        wait = options.broker.timeout
+        with StreamConnection(stream_url(url, options.stream_port), timeout=wait) as connection:
+            return connection.partitions(name)
+
+    found = _by_url(options, ask)
+    if not found:
+        raise RequestRefused(f"super stream {name!r} has no streams")
+    return replace(options, quanta=dict.fromkeys(found, 1))
+
+
+def _by_url(options: SourceOptions, ask: Callable[[str], T]) -> T:
+    """Return the answer of the first URL that has one."""
+    problems = []
+    for url in options.broker.urls:
+        try:
+            return ask(url)
+        except ConnectionFailed as error:
+            problems.append(error)
+    kind = RequestRefused if all(isinstance(error, RequestRefused) for error in problems) else ConnectionFailed
+    raise kind("; ".join(map(str, problems)))
 
 
 def _check_cluster(connection: StreamConnection, cluster: str) -> None:
@@ -170,19 +208,17 @@ def read_chunks(
 
 def _connected(options: SourceOptions, cluster: str, stream: str) -> StreamConnection:
     """Connect to a node with the stream, by the first URL that leads to one."""
-    broker, problems = options.broker, []
-    for url in broker.urls:
+    broker = options.broker
+
+    def connect(url: str) -> StreamConnection:
+        connection = connect_to(
+            stream_url(url, options.stream_port), stream, timeout=broker.timeout, heartbeat=broker.heartbeat
+        )
         try:
-            connection = connect_to(
-                stream_url(url, options.stream_port), stream, timeout=broker.timeout, heartbeat=broker.heartbeat
-            )
-            try:
-                _check_cluster(connection, cluster)
-            except ConnectionFailed:
-                connection.drop()
-                raise
-            return connection
-        except ConnectionFailed as error:
-            problems.append(error)
-    kind = RequestRefused if all(isinstance(error, RequestRefused) for error in problems) else ConnectionFailed
-    raise kind("; ".join(map(str, problems)))
+            _check_cluster(connection, cluster)
+        except ConnectionFailed:
+            connection.drop()
+            raise
+        return connection
+
+    return _by_url(options, connect)

@@ -37,6 +37,7 @@ class SourceOptions:
     broker: Broker
     quanta: Mapping[str, int]
     streams: bool
+    super_stream: str | None
     spool_location: str | None
     max_messages_per_trigger: int
     min_messages_per_trigger: int
@@ -72,6 +73,8 @@ class SourceOptions:
         """The queues or streams and the broker; Spark's own description of a Python source is only its class name."""
         kind = "streams" if self.streams else "queues"
         names = ", ".join(f"{name} ({weight})" for name, weight in self.quanta.items())
+        if self.super_stream is not None:
+            kind, names = "super stream", self.super_stream
         return f"{kind} {names} at {', '.join(map(endpoint, self.broker.urls))}"
 
 
@@ -84,6 +87,19 @@ def _offsets(reader: OptionReader, name: str, default: str | None) -> str | Mapp
     found = as_json(text, name, shape)
     if not isinstance(found, dict) or not all(type(value) is int and value >= 0 for value in found.values()):
         raise ConfigurationError(f"option {name} must be {shape}, got {text!r}")
+    return found
+
+
+def _super_stream(reader: OptionReader) -> str | None:
+    """Read superStream; None if it is not given."""
+    found = reader.text("superStream", None)
+    if found is not None and not found:
+        raise ConfigurationError("option superStream must be the name of a super stream, got an empty text")
+    if found is not None and not found.isspace() and str(reader.peek("protocol")).lower() == "amqp":
+        raise ConfigurationError(
+            "option superStream needs the stream protocol, which tells its streams: leave out protocol=amqp, or name "
+            "the streams in option streams"
+        )
     return found
 
 
@@ -221,6 +237,12 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     reader = OptionReader(options)
     broker = reader.broker()
     queues, streams = reader.weights("queues"), reader.weights("streams")
+    super_stream = _super_stream(reader)
+    if super_stream is not None and not queues and not streams:
+        # Its streams are looked up where a query is planned; until then its name stands for them.
+        streams = {super_stream: 1}
+    elif super_stream is not None:
+        raise ConfigurationError("option superStream replaces queues and streams: give one of them")
     spool = reader.text("spoolLocation", None)
     shedding = _shedding(reader, streams)
     if bool(queues) == bool(streams):
@@ -230,6 +252,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         broker=broker,
         quanta=queues or streams,
         streams=bool(streams),
+        super_stream=super_stream,
         spool_location=spool,
         max_messages_per_trigger=reader.number("maxMessagesPerTrigger", 100_000),
         min_messages_per_trigger=reader.number("minMessagesPerTrigger", 1),

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from fairsched.spark.source.chunkrange import NoStreamPort, chunks_cluster, read_chunks
+from fairsched.spark.source.chunkrange import NoStreamPort, chunks_cluster, read_chunks, with_partitions
 from fairsched.spark.source.columns import Decoder
 from fairsched.spark.source.offsets import StreamOffset
 from fairsched.spark.source.options import SourceOptions
@@ -102,6 +102,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._since = time.monotonic()
         self._target: dict[str, int] | None = None
         self._cluster: str | None = None
+        self._partitioned = float("-inf")
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the first offset; the first batch determines where that is."""
@@ -114,6 +115,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Record the current ends of the streams."""
         # Messages beyond these ends are not read in this run.
+        self._look_up()
         self._target = self._find_ends(self._options.poll_timeout)
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -122,6 +124,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Plan the next batch; `start` itself if there is nothing to read."""
+        self._look_up()
         options, begin = self._options, StreamOffset.from_json(start)
         if begin.ends is None:
             # An empty batch writes down what "latest" means, so that a restart does not take it for something later.
@@ -145,6 +148,13 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = {name: self._ends[name] - end for name, end in ends.items()}
         self._since = time.monotonic()
         return StreamOffset(ends, {name: starts[name] for name in ends}, carried).to_json()
+
+    def _look_up(self) -> None:
+        """Look up the streams of a super stream, once in a while: those that are added are read from their first."""
+        now = time.monotonic()
+        if self._target is None and now >= self._partitioned + _FIRST_INTERVAL:
+            self._options = with_partitions(self._options)
+            self._partitioned = now
 
     def _skip_gaps(self, starts: dict[str, int]) -> None:
         """Let streams begin with their first message, if that may be; asked once in a while.
