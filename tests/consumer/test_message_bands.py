@@ -158,10 +158,6 @@ def test_refused_bands(spec: Any) -> None:
             "cannot be combined with subkey='header:user': a subkey's messages keep their order",
         ),
         (
-            {"share_group": "shop"},
-            "cannot be combined with share_group='shop': a share group counts the service of all",
-        ),
-        (
             {"key": "header:t", "tenants": {"a": Tenant(band=0)}},
             "band of tenant 'a' cannot be combined with band='prop",
         ),

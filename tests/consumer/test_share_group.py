@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -379,6 +379,90 @@ def test_every_band_is_in_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     late = Queue("late", band=7)
     found = together([([late, "a", "b"], 400), (["a"], 400)], 80, monkeypatch)
     assert found == pytest.approx({"a": 400, "b": 400}, abs=20)
+
+
+class PrioritisedMember(Member):
+    """A member whose queues have endless messages of given priorities."""
+
+    def __init__(self, exchange: Exchange, queues: dict[str, list[int]], speed: int) -> None:
+        settings = ConsumerSettings("amqp://localhost", list(queues), share_group="g", band="property:priority")
+        self.worker_queues = WorkerQueues(settings)
+        self.queue = self.worker_queues.queues[0]
+        self.group = ShareGroup("g", settings, self.worker_queues)
+        self.part = speed // share_group.PARTS
+        self.exchange = exchange
+        for name, priorities in queues.items():
+            for priority in priorities:
+                count = 2 * self.part
+                self.queue.put_many(name, [priority] * count, priorities=[priority] * count)
+        exchange.members.append(self)
+
+    def account(self, refill: Collection[int]) -> Counter[tuple[str, int]]:
+        """Serve for a part of a period, and replace what was served of these priorities."""
+        found = self.queue.get_many(self.part)
+        for name, priority in zip(found.slots, found.items, strict=True):
+            if priority in refill:
+                self.queue.put(name, priority, priority=priority)
+        self.group._step(self.exchange, share_group.PERIOD / share_group.PARTS)
+        return Counter(zip(found.slots, found.items, strict=True))
+
+
+def accounts(
+    plans: list[tuple[dict[str, list[int]], int]], seconds: int, clock: ManualTime
+) -> Counter[tuple[str, int]]:
+    """Return what members serve of each queue and priority together, in a second of the last quarter."""
+    exchange = Exchange()
+    members = [PrioritisedMember(exchange, *plan) for plan in plans]
+    total: Counter[tuple[str, int]] = Counter()
+    for number in range(seconds * share_group.PARTS):
+        clock.now += share_group.PERIOD / share_group.PARTS
+        for member in members:
+            found = member.account(range(10))
+            if number >= seconds * 3 // 4 * share_group.PARTS:
+                total += found
+    return Counter({name: round(count / (seconds - seconds * 3 // 4)) for name, count in total.items()})
+
+
+def test_each_priority_is_in_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a queue is served of one priority does not hold its messages of another one back."""
+    clock = ManualTime()
+    monkeypatch.setattr(share_group, "time", clock)
+    same = accounts([({"a": [3], "b": [3]}, 400), ({"a": [3]}, 400)], 80, clock)
+    assert same == pytest.approx({("a", 3): 400, ("b", 3): 400}, abs=20)
+    other = accounts([({"a": [3], "b": [3]}, 400), ({"a": [5]}, 400)], 80, clock)
+    assert other == pytest.approx({("a", 5): 400, ("a", 3): 200, ("b", 3): 200}, abs=20)
+    strict = accounts([({"a": [3, 5], "b": [3, 5]}, 400), ({"a": [5]}, 400)], 80, clock)
+    assert strict == pytest.approx({("a", 5): 400, ("b", 5): 400}, abs=20)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.sampled_from(["put", "get", "charge"])), max_size=60
+    )
+)
+def test_priorities_are_strict_and_work_is_kept_whatever_is_charged(steps: list[tuple[str, int, str]]) -> None:
+    queue = FairQueue({"a": 1, "b": 2}, priorities=True)
+    waiting: Counter[tuple[str, int]] = Counter()
+    served: Counter[tuple[str, int]] = Counter()
+    for name, priority, what in steps:
+        if what == "put":
+            queue.put(name, priority, priority=priority)
+            waiting[name, priority] += 1
+        elif what == "charge":
+            assert queue.charge(name, 7, 9, priority)
+        elif waiting.total():
+            slot, found = queue.get()
+            assert found == max(one for (_, one), count in waiting.items() if count)
+            waiting[slot, found] -= 1
+            served[slot, found] += 1
+        figures = queue.stats(by_priority=True)
+        assert {key: one.work for key, one in figures.items() if one.work} == {k: n for k, n in served.items() if n}
+        assert {key: one.queued for key, one in figures.items() if one.queued} == {
+            k: n for k, n in waiting.items() if n
+        }
+        assert {slot: one.work for slot, one in queue.stats().items()} == {
+            slot: sum(n for (of, _), n in served.items() if of == slot) for slot in "ab"
+        }
 
 
 def test_a_slot_at_its_limit_is_charged() -> None:

@@ -342,8 +342,12 @@ class TestArguments:
             tenants().put("a", 1, subkey="x", priority=1)
         with pytest.raises(ValueError, match="a queue with priorities has a band for each"):
             tenants().set_band("a", 1)
-        with pytest.raises(ValueError, match="a charge of 1 to slot 'a' is not possible in a queue with priorities"):
+        with pytest.raises(
+            ValueError, match="a charge to slot 'a' needs the priority of the items, from 0 to 9, got None"
+        ):
             tenants().charge("a", 1, 1)
+        with pytest.raises(ValueError, match="priority 3 of an item needs priorities=True"):
+            FairQueue({"a": 1}).charge("a", 1, 1, 3)
 
 
 NAMES = ("a", "b", "c")

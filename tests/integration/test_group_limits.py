@@ -345,6 +345,36 @@ def test_a_throttled_queue_takes_no_turns_and_the_others_go_on(broker: Node, new
     assert consumer.stats()["errors"] == 0
 
 
+@pytest.mark.parametrize("when", ["before the stop", "after it"])
+def test_a_stop_returns_what_is_throttled_and_finishes_the_rest(broker: Node, new_queue: Declare, when: str) -> None:
+    queue = new_queue("jobs")
+    begun, go_on, stopped = threading.Event(), threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def handle(message: object) -> None:
+        if message.slot == "acme":
+            begun.set()
+            if when == "after it":
+                assert stopped.wait(30)
+            raise Throttled(600.0)
+        assert go_on.wait(30)
+        done.append(message.slot)
+
+    consumer = Consumer(broker.url, [queue], key="header:tenant", workers=2, prefetch=50, shutdown_timeout=60.0)
+    broker.publish(queue, numbered(4), headers={"tenant": "acme"})
+    broker.publish(queue, numbered(6), headers={"tenant": "other"})
+    with running(consumer, handle):
+        assert begun.wait(30)
+        eventually(lambda: consumer.stats()["received"] >= 10)
+        began = time.monotonic()
+        consumer.stop()
+        stopped.set()
+        go_on.set()
+    assert time.monotonic() - began < 30
+    assert done == ["other"] * 6
+    assert broker.left(queue) == 4
+
+
 def test_a_throttled_tenant_waits_in_all_processes_of_the_group(broker: Node, new_queue: Declare) -> None:
     queue, other = new_queue("one"), new_queue("other")
     group = f"group-{queue}"

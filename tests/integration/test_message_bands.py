@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections import Counter, defaultdict
 from typing import Any
@@ -115,6 +116,58 @@ def test_a_limit_of_a_tenant_holds_over_its_priorities(broker: Node, new_queue: 
     runner.join(60)
     assert most["acme"] <= 2
     assert Counter(handled) == {("acme", 0): 20, ("acme", 9): 20, ("gold", 0): 10}
+    assert broker.left(queue) == 0
+
+
+def test_a_limit_of_the_group_holds_over_priorities_and_each_consumer_keeps_them(
+    broker: Node, new_queue: Declare
+) -> None:
+    queue = new_queue("jobs")
+    publish(broker, queue, "acme", {0: 20, 9: 20})
+    publish(broker, queue, "gold", {0: 10})
+    guard, gate = threading.Lock(), threading.Event()
+    now, most = 0, 0
+    handled: list[tuple[int, str, int]] = []
+    later: dict[int, list[int]] = {0: [], 1: []}  # of acme, begun when all messages were here
+    consumers = [
+        Consumer(
+            broker.url, [queue], key="header:tenant", tenants={"acme": Tenant(limit=Limit(2, scope="group"))},
+            band="property:priority", share_group=queue, workers=4, prefetch=100,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+
+    def handle(number: int, message: Any) -> None:
+        nonlocal now, most
+        acme = message.slot == "acme"
+        with guard:
+            now += acme
+            most = max(most, now)
+            if acme and gate.is_set():
+                later[number].append(message.priority)
+        if acme:
+            gate.wait(60)
+        with guard:
+            now -= acme
+            handled.append((number, message.slot, message.priority))
+            if len(handled) == 50:
+                for consumer in consumers:
+                    consumer.stop()
+
+    runners = [
+        threading.Thread(target=consumer.run, args=(functools.partial(handle, number),))
+        for number, consumer in enumerate(consumers)
+    ]
+    for runner in runners:
+        runner.start()
+    eventually(lambda: sum(consumer.stats()["received"] for consumer in consumers) == 50)
+    eventually(lambda: most == 2)
+    gate.set()
+    for runner in runners:
+        runner.join(60)
+    assert most == 2
+    assert Counter(one[1:] for one in handled) == {("acme", 0): 20, ("acme", 9): 20, ("gold", 0): 10}
+    assert all(priorities == sorted(priorities, reverse=True) for priorities in later.values())
     assert broker.left(queue) == 0
 
 

@@ -142,8 +142,8 @@ class ConsumerOptions:
         lower one is handed to a handler, for as long as that lasts; among the messages of one priority, tenants
         (without `key`: queues) have their shares. Larger values are 9, a missing one is 0, and so is anything else,
         which is logged. Only buffered messages are compared, so a higher priority needs room in the window (see
-        `prefetch`). Not with `subkey`, `ordering_key`, `share_group` or the `band` of a tenant or queue, which is
-        counted the other way: 0 is its first.
+        `prefetch`). In a `share_group`, tenants share each priority over all processes. Not with `subkey`,
+        `ordering_key` or the `band` of a tenant or queue, which is counted the other way: 0 is its first.
     tenants : mapping, optional
         With `key`: by name of a tenant, its weight or a `Tenant`, with its weight, limit and strict band. The name
         ``"*"`` stands for all other tenants, which have weight 1 and no limit by default. Messages above a limit stay

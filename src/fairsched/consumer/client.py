@@ -168,7 +168,7 @@ class Client(MessageSource, ConsumerEvents):
     def _group_limits_of(self, settings: ConsumerSettings) -> GroupLimits:
         from fairsched.consumer.group_limits.group_limits import GroupLimits  # which only a few consumers need
 
-        return GroupLimits(settings.options.share_group or "", settings, self.worker_queues.only())
+        return GroupLimits(settings.options.share_group or "", settings, self.worker_queues)
 
     def _registry_of(self, lanes: Sequence[Lanes]) -> LaneRegistry | None:
         from fairsched.lanes.registry import LaneRegistry  # which needs modules of this package
@@ -275,7 +275,7 @@ class Client(MessageSource, ConsumerEvents):
 
     def intake_closed(self) -> None:
         """Let getters leave once the buffer is empty."""
-        self.worker_queues.shutdown()
+        self.worker_queues.end()
         self._changed()
 
     def settled(self) -> None:

@@ -661,13 +661,11 @@ def _check_band(settings: ConsumerSettings, bands: Mapping[Hashable, int]) -> No
             f"band={options.band!r} cannot be combined with ordering_key, or with lanes that keep their order: "
             "messages of a higher priority overtake others of the same key"
         )
-    for option in ("subkey", "share_group"):
-        if getattr(options, option) is not None:
-            why = "a subkey's messages keep" if option == "subkey" else "a share group counts"
-            what = "their order" if option == "subkey" else "the service of all priorities together"
-            raise ConfigurationError(
-                f"band={options.band!r} cannot be combined with {option}={getattr(options, option)!r}: {why} {what}"
-            )
+    if options.subkey is not None:
+        raise ConfigurationError(
+            f"band={options.band!r} cannot be combined with subkey={options.subkey!r}: a subkey's messages keep their "
+            "order"
+        )
     for name in bands:
         slot = "queue" if settings.key is None else "tenant"
         raise ConfigurationError(

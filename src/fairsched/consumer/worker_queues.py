@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import math
 import queue
+import time
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fairsched.errors import ConfigurationError, ShutDown
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 #: queue has its share of the keys to within 3 % (one standard deviation), and eight worker queues are placed in
 #: milliseconds.
 POINTS = 1024
+
+_log = logging.getLogger(__name__)
+
+#: Throttled slots from which those are forgotten that take turns again.
+_FORGET = 64
 
 #: The highest priority: takes messages, whichever threads wait for them.
 _FIRST = 2**31 - 1
@@ -56,6 +63,10 @@ class WorkerQueues:
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._key = settings.ordering_key
+        #: When slots take turns again that were throttled, on the clock of `time.monotonic`; some are over.
+        self._throttled: dict[Hashable, float] = {}
+        self._forget_at = _FORGET
+        self._ended = False
         names = [f"lane-{number}" for number in range(settings.worker_queues)]
         self.queues = tuple(
             FairQueue(
@@ -180,9 +191,12 @@ class WorkerQueues:
 
     def take_back(self, queues: Collection[str]) -> list[Message]:
         """Take out and return what waits of queues, whatever its slots; the others keep their places."""
+        return self._take_out(lambda message: message.queue in queues)
+
+    def _take_out(self, chosen: Callable[[Message], bool]) -> list[Message]:
         found = []
         for worker_queue in self.queues:
-            found += worker_queue.withdraw([one for one in worker_queue.items() if one.queue in queues])
+            found += worker_queue.withdraw([one for one in worker_queue.items() if chosen(one)])
         return found
 
     def hold(self, slot: Hashable, held: bool, awaited: bool = True) -> bool:
@@ -196,10 +210,37 @@ class WorkerQueues:
         return all(before)
 
     def throttle(self, slot: Hashable, seconds: float) -> None:
-        """Let a slot take no turns for so long, in every worker queue; nothing happens if a queue is gone."""
+        """Let a slot take no turns for so long, in every worker queue; nothing happens if a queue is gone.
+
+        Once deliveries have ended, its messages return to their queues.
+        """
         for worker_queue in self.queues:
             with contextlib.suppress(KeyError):
                 worker_queue.throttle(slot, seconds)
+        now = time.monotonic()
+        # Threads that change this at once may lose a slot: a stop then waits for it, as for any limit.
+        self._throttled[slot] = max(now + seconds, self._throttled.get(slot, now))
+        if len(self._throttled) > self._forget_at:
+            self._throttled = {one: until for one, until in list(self._throttled.items()) if until > now}
+            self._forget_at = max(_FORGET, 2 * len(self._throttled))
+        if self._ended:
+            self._return_throttled()
+
+    def end(self) -> None:
+        """Take no more messages. Those of throttled slots return: a stop would wait for the end of the throttle."""
+        self._ended = True
+        self.shutdown()
+        self._return_throttled()
+
+    def _return_throttled(self) -> None:
+        now = time.monotonic()
+        slots = {slot for slot, until in list(self._throttled.items()) if until > now}
+        if not slots:
+            return
+        returned = sum(message.put_back() for message in self._take_out(lambda message: message.slot in slots))
+        if returned:
+            _log.info("%d messages of throttled queues or tenants return to their queues", returned)
+        self.shutdown()  # wakes those that wait for a message: there may be none now
 
     def set_quanta(self, quanta: Mapping[Hashable, int]) -> None:
         """Change the quanta of slots, in every worker queue; what is here is served by them from now on."""
@@ -252,11 +293,14 @@ class WorkerQueues:
         """Return the number of messages that wait."""
         return sum(worker_queue.qsize() for worker_queue in self.queues)
 
-    def stats(self) -> dict[Hashable, SlotStats]:
-        """Return the figures of every slot, added up over the worker queues; the quantum is that of one."""
+    def stats(self, by_priority: bool = False) -> dict[Hashable, SlotStats]:
+        """Return the figures of every slot, added up over the worker queues; the quantum is that of one.
+
+        `by_priority`: of every slot and priority of its messages, by (slot, priority).
+        """
         merged: dict[Hashable, SlotStats] = {}
         for worker_queue in self.queues:
-            for name, new in worker_queue.stats().items():
+            for name, new in worker_queue.stats(by_priority).items():
                 old = merged.get(name)
                 merged[name] = new if old is None else _added(old, new)
         return merged

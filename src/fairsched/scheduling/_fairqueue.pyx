@@ -66,8 +66,8 @@ from fairsched.core.waiting.wakeup cimport wakeup_higher, wakeup_possible
 from fairsched.scheduling._buffers cimport array_data
 from fairsched.scheduling._givenlimits cimport all_limits, as_limit, change_limit, joint_number, lift_all, limit_all
 from fairsched.scheduling._itempriorities cimport (
-    bands_of_items, branch_if_any, branch_of, checked_priority, enter_branches, forget_idle_branches,
-    start_priorities,
+    bands_of_items, branch_if_any, branch_of, charged_priority, checked_priority, enter_branches,
+    forget_idle_branches, part_of, priority_figures, start_priorities,
 )
 from fairsched.scheduling._items cimport items_drop, items_list, items_visit, nth
 from fairsched.scheduling._itemsubkeys cimport add_subkey, forget_idle_subkeys, queued_by_subkey, settle_lowest
@@ -1038,15 +1038,14 @@ total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False)
             owner = f"slot {slot!r}" if self.below is None else f"subkey {subkey!r} of slot {slot!r}"
             raise OverflowError(f"cost difference {difference} would take the debt of {owner} past {AMOUNT_MAX}")
 
-    def charge(self, slot, cost, most):
-        """charge($self, slot, cost, most)
+    def charge(self, slot, cost, most, priority=None):
+        """charge($self, slot, cost, most, priority=None)
         --
 
         Charge a slot for service that it received elsewhere, for example in another process.
 
-        The slot's deficit shrinks, so that other slots are served first; `SlotStats.work` still counts only what this
-        queue served. If only slots in debt have items, they are served at once: a charge never leaves getters idle
-        while items wait.
+        The slot's deficit shrinks, so that others are served first; `SlotStats.work` is only what this queue served.
+        If only slots in debt have items, they are served at once: a charge leaves no getter idle while items wait.
 
         Parameters
         ----------
@@ -1056,6 +1055,8 @@ total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False)
             The cost of that service.
         most : int
             Maximum debt of the slot after the charge; it bounds how long the slot is held back.
+        priority : int, optional
+            With `priorities`, that of the items served elsewhere: only such items are held back.
 
         Returns
         -------
@@ -1065,8 +1066,7 @@ total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False)
         Raises
         ------
         ValueError, OverflowError
-            `cost` or `most` is not a positive integer of at most 2**62 - 1, or items have `priorities`, of which the
-            charge names none.
+            `cost` or `most` is not a positive integer of at most 2**62 - 1, or `priority` is missing with `priorities`.
 
         Notes
         -----
@@ -1074,17 +1074,17 @@ total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False)
         """
         cdef int64_t amount = as_amount(cost, "cost")
         cdef int64_t limit = as_amount(most, "most")
+        cdef int64_t number = charged_priority(&self.table, slot, priority), hash
         cdef bint awaiting
-        cdef int64_t hash
         cdef long index
-        if self.table.branches != NULL:
-            raise ValueError(f"a charge of {cost} to slot {slot!r} is not possible in a queue with priorities")
         with cython.critical_section(self):
             index = slot_find(self, slot, &hash)
             if index < 0:
                 return False
             awaiting = is_awaiting(self)
-            dwrr_charge_elsewhere(&self.table, index, amount, limit)
+            index = part_of(&self.table, index, number)
+            if index >= 0:
+                dwrr_charge_elsewhere(&self.table, index, amount, limit)
             if awaiting:  # perhaps for this slot, whose turn may be over
                 self.getters.wake(takeable(self))
             return True
@@ -1182,14 +1182,14 @@ total_limit=None, sparse_boost=False, subkey_quantum=None, priorities=False)
                 left = min(left, max(0, token_due(self) - now))
             return None if left == NEVER else left * 1e-9
 
-    def stats(self):
-        """stats($self)
+    def stats(self, by_priority=False):
+        """stats($self, by_priority=False)
         --
 
-        Statistics by slot name: a dict of `SlotStats`. O(slots).
+        Statistics by slot name, or by (name, priority) of the items: a dict of `SlotStats`. O(slots).
         """
         with cython.critical_section(self):
-            return self.all_stats()
+            return priority_figures(self) if by_priority else self.all_stats()
 
     def outlook(self, slot):
         """outlook($self, slot)

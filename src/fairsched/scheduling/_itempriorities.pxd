@@ -3,18 +3,21 @@
 A branch is a slot without a name; see core/schedule/branches.pxd. Called with the queue's exclusion held.
 """
 
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
 
-from fairsched._core cimport NamedSlots, slot_pin, slot_unpin, slots_make_room
+from fairsched._core cimport NamedSlots, slot_figures, slot_pin, slot_unpin, slots_make_room
 from fairsched.core.atomics cimport rarely
 from fairsched.core.schedule.bands cimport bands_start
 from fairsched.core.schedule.branches cimport (
-    branches_add, branches_add_root, branches_band, branches_find, branches_is_branch, branches_is_idle,
-    branches_remove, branches_reserve,
+    branches_add, branches_add_root, branches_add_work, branches_band, branches_find, branches_is_branch,
+    branches_is_idle, branches_remove, branches_reserve,
 )
 from fairsched.core.schedule.limits cimport LimitTable, limits_exempt, limits_reserve
 from fairsched.core.schedule.slots cimport (
-    NO_SLOT, PRIORITIES, Bands, Branches, SlotTable, slots_report_idle, slots_take_idle,
+    NO_SLOT, PRIORITIES, Bands, Branch, Branches, Slot, SlotTable, slots_report_idle, slots_take_idle,
 )
 from fairsched.scheduling._numbers cimport as_item_priority
 
@@ -43,6 +46,13 @@ cdef inline int64_t checked_priority(const SlotTable* table, object priority) ex
     return number
 
 
+cdef inline int64_t charged_priority(const SlotTable* table, object slot, object priority) except -1:
+    """Convert the priority of items that were served elsewhere; a queue with priorities needs one."""
+    if priority is None and table.branches != NULL:
+        raise ValueError(f"a charge to slot {slot!r} needs the priority of the items, from 0 to 9, got None")
+    return checked_priority(table, 0 if priority is None else priority)
+
+
 cdef inline bytes bands_of_items(const SlotTable* table, object priority, list each):
     """Return the band of each item, or of all; None: the queue has no priorities. `each` has those of the items."""
     cdef list bands = []
@@ -57,6 +67,11 @@ cdef inline long branch_if_any(const SlotTable* table, uint32_t root, uint32_t b
     """Return the branch of a slot in a band, or -1."""
     cdef uint32_t index = branches_find(table, root, band)
     return -1 if index == NO_SLOT else <long> index
+
+
+cdef inline long part_of(const SlotTable* table, uint32_t root, int64_t priority) noexcept:
+    """Return what serves a slot's items of a priority: its branch, or -1; without priorities the slot itself."""
+    return root if table.branches == NULL else branch_if_any(table, root, branches_band(priority))
 
 
 cdef inline uint32_t add_branch(
@@ -111,3 +126,49 @@ cdef inline int enter_branches(
     for i in range(places):
         indices[i] = branch_of(slots, branches, limits, indices[i], bands[0 if count == 1 else i])
     return 0
+
+
+cdef inline dict priority_figures(NamedSlots slots):
+    """Figures by slot name and priority, all of one moment; of priorities that were served or have items."""
+    cdef uint32_t i, band, index, size
+    cdef SlotTable* table = &slots.table
+    cdef Slot* copies = NULL
+    cdef Branch* branches = NULL
+    cdef Slot one
+    cdef list names = None
+    cdef dict figures = {}
+    if table.branches == NULL:
+        return figures
+    while names is None or PyList_GET_SIZE(names) != table.size:
+        names = PyList_New(table.size)  # may run Python code, which may add slots
+    size = table.size
+    copies = <Slot*> malloc(size * sizeof(Slot))
+    branches = <Branch*> malloc(size * sizeof(Branch))
+    try:
+        if (copies == NULL or branches == NULL) and size:
+            raise MemoryError()
+        for i in range(size):
+            copies[i] = table.slots[i]
+            branches[i] = table.branches.of[i]
+            Py_INCREF(<object> PyList_GET_ITEM(slots.name_of, i))
+            PyList_SET_ITEM(names, i, <object> PyList_GET_ITEM(slots.name_of, i))
+        for i in range(size):
+            if not copies[i].quantum or branches[i].root != NO_SLOT:
+                continue
+            for band in range(PRIORITIES):
+                index = branches[i].next
+                while index != NO_SLOT and branches[index].band != band:
+                    index = branches[index].next
+                if index == NO_SLOT and not branches[i].left[band]:
+                    continue
+                one = copies[i if index == NO_SLOT else index]
+                if index == NO_SLOT:
+                    one.work = one.pushed = one.served = one.deficit = 0
+                    one.held = 0
+                one.flags = copies[i].flags
+                branches_add_work(&one.work, branches[i].left[band])
+                figures[names[i], PRIORITIES - 1 - <int64_t> band] = slot_figures(&one)
+    finally:
+        free(copies)
+        free(branches)
+    return figures

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pika.channel import Channel
 
     from fairsched.consumer.settings import ConsumerSettings
-    from fairsched.scheduling._fairqueue import FairQueue
+    from fairsched.consumer.worker_queues import WorkerQueues
     from fairsched.scheduling.limit import Limit
 
 _log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ class GroupLimits(SideConnection):
         Of the group.
     settings : ConsumerSettings
         Where the broker is, and the limits at first.
-    fair : FairQueue
-        What is limited.
+    worker_queues : WorkerQueues
+        What is limited: a single one.
 
     Notes
     -----
@@ -76,7 +76,7 @@ class GroupLimits(SideConnection):
     references and copies made in one step. All else belongs to the thread.
     """
 
-    def __init__(self, name: str, settings: ConsumerSettings, fair: FairQueue) -> None:
+    def __init__(self, name: str, settings: ConsumerSettings, worker_queues: WorkerQueues) -> None:
         super().__init__(settings.urls, "fairsched-limits", heartbeat=HEARTBEAT, longest_pause=LONGEST_PAUSE)
         self._exchange = PREFIX + name
         self._keepers = f"{self._exchange}.keeper"
@@ -84,12 +84,12 @@ class GroupLimits(SideConnection):
             most = LONGEST - len(self._keepers.encode()) + len(name.encode())
             raise ConfigurationError(f"share_group of limits must be at most {most} bytes of text, got {name!r}")
         self._settings = settings
-        self._permits = Permits(fair)
+        self._permits = Permits(worker_queues.only())
         self.identity = uuid.uuid4().hex
         limits = settings.time_limits.values()
         lease = 2 * max(limits) if limits and len(limits) == len(settings.queues) else LEASE
         self._holder = Holder(self.identity, lease, self._permits, slot_name, self._limit_of)
-        self._member = Member(self._exchange, self._holder, fair, self._permits, self._say, self._send)
+        self._member = Member(self._exchange, self._holder, worker_queues, self._permits, self._say, self._send)
         self._log = LogLimit()
         self._properties = BasicProperties(content_type="application/json", app_id=self.identity)
         self._inbox: deque[tuple[str, bytes]] = deque()

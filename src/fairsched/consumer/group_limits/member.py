@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fairsched.consumer.group_limits.holder import SILENT, Holder
 from fairsched.consumer.group_limits.keeper import BEAT, Keeper
@@ -12,8 +13,11 @@ from fairsched.consumer.group_limits.limit_message import Epoch, Message
 from fairsched.consumer.log_limit import LogLimit
 from fairsched.consumer.sharing.share_message import slot_of
 from fairsched.errors import LONGEST_THROTTLE
-from fairsched.scheduling._fairqueue import FairQueue
 from fairsched.scheduling._permits import Permits
+
+if TYPE_CHECKING:
+    from fairsched.consumer.worker_queues import WorkerQueues
+    from fairsched.scheduling._fairqueue import FairQueue
 
 __all__ = ["Member"]
 
@@ -47,8 +51,8 @@ class Member:
         Name of the group in the log.
     holder : Holder
         What this process has.
-    fair : FairQueue
-        What is limited.
+    fair : FairQueue or WorkerQueues
+        What is throttled.
     permits : Permits
         The permits of its slots.
     say : callable
@@ -65,7 +69,7 @@ class Member:
         self,
         group: str,
         holder: Holder,
-        fair: FairQueue,
+        fair: FairQueue | WorkerQueues,
         permits: Permits,
         say: Callable[[str, Message], object],
         send: Callable[[str, Message], object],

@@ -8,7 +8,8 @@ So each worker publishes once a second what it serves of every slot, to a fanout
 (`FairQueue.charge`) for what they are served too much elsewhere. The charge of a slot is found by integral control: it
 grows while the slot is ahead of the others in the whole group, by work in proportion to its weight, and shrinks while
 it is behind. Where every worker serves those that are furthest behind, the whole is max-min fair. Slots are compared
-with those that have something of it when they stand back: of the same band, and not at their limit.
+with those that have something of it when they stand back: of the same band, and not at their limit. With priorities of
+messages, each slot has an account of each priority, which is compared with those of the same priority.
 
 Bounds: a charge holds a slot back for a second at most, and only while another one has messages here, so no worker is
 ever idle for it. A worker that is not heard of for 3.5 s, or 3.5 of its own periods, no longer counts; without another
@@ -224,7 +225,9 @@ class ShareGroup(SideConnection):
         #: How often a slot had messages in this period, and how often it was at its limit then.
         self._wanted: Counter[str] = Counter()
         self._full: Counter[str] = Counter()
-        self._slots: dict[str, Hashable] = {}
+        #: Accounts by name: a slot, or with priorities of messages a slot and a priority.
+        self._slots: dict[str, Any] = {}
+        self._by_priority = settings.band is not None
         self._parts = 0
         #: Slots that the others have to be told of, and until when they take no turns; any thread appends.
         self._throttles: deque[tuple[str, float]] = deque()
@@ -242,9 +245,12 @@ class ShareGroup(SideConnection):
 
     def charges(self) -> dict[Hashable, float]:
         """Return what slots are charged for their service elsewhere, in cost a second; from any thread."""
-        slots = self._slots
-        found = ((slots.get(name), rate) for name, rate in list(self._balance.charges.items()))
-        return {slot: rate for slot, rate in found if slot is not None} if self.connected else {}
+        slots, by_slot = self._slots, Counter[Hashable]()
+        if self.connected:
+            for name, rate in list(self._balance.charges.items()):
+                if name in slots:
+                    by_slot[slots[name][0] if self._by_priority else slots[name]] += rate  # type: ignore[assignment]
+        return dict(by_slot)
 
     # The thread --------------------------------------------------------------------------------------------------
 
@@ -270,7 +276,7 @@ class ShareGroup(SideConnection):
         session.call([partial(channel.queue_bind, queue, exchange)], "queue.bind")
         channel.basic_consume(queue, self._on_message, auto_ack=True)
         working()
-        self._measure(time.monotonic(), self._worker_queues.stats())
+        self._measure(time.monotonic(), self._worker_queues.stats(self._by_priority))
         length = PERIOD / PARTS
         while not self.over():
             session.serve_until(self.over, length)
@@ -280,7 +286,7 @@ class ShareGroup(SideConnection):
 
     def _step(self, channel: Any, length: float) -> None:
         """Look what has messages, charge a part; and once in a period measure, publish and find new charges."""
-        stats = self._worker_queues.stats()
+        stats = self._worker_queues.stats(self._by_priority)
         for slot, figures in stats.items():
             if figures.queued or figures.held:
                 name = slot_name(slot)
@@ -296,12 +302,16 @@ class ShareGroup(SideConnection):
             weights = {name: float(stats[self._slots[name]].quantum) for name in wanted if self._slots[name] in stats}
             self._publish(channel, rates, wanted, max(LOST_AFTER, LOST_PERIODS * PARTS * length))
             at_limit = [name for name in weights if 2 * self._full[name] > self._wanted[name]]
-            bands = {name: self._settings.bands.get(self._slots[name], DEFAULT_BAND) for name in weights}
+            bands = {name: self._band_of(self._slots[name]) for name in weights}
             self._balance.update(rates, weights, now, at_limit, bands)
             self.peers = self._balance.peers(now)
             self._parts, self._wanted, self._full = 0, Counter(), Counter()
             self._slots = {name: self._slots[name] for name in weights}
         self._charge(length)
+
+    def _band_of(self, account: Any) -> int:
+        """Return what accounts have in common that are served in turn with one another."""
+        return int(account[1] if self._by_priority else self._settings.bands.get(account, DEFAULT_BAND))
 
     def _measure(self, now: float, stats: Mapping[Hashable, SlotStats]) -> dict[str, float]:
         """Return what was served of each slot in a second since the last call."""
@@ -323,10 +333,11 @@ class ShareGroup(SideConnection):
             limit, amount = math.ceil(self._balance.limits[name]), int(exact)
             self._rests[name] = exact - amount
             if amount > 0 and limit > 0 and name in self._slots:
+                account = self._slots[name]
+                slot, priority = account if self._by_priority else (account, None)
                 for worker_queue in worker_queues:  # each has its part of the slot
-                    worker_queue.charge(
-                        self._slots[name], max(1, amount // len(worker_queues)), max(1, limit // len(worker_queues))
-                    )
+                    part, most = max(1, amount // len(worker_queues)), max(1, limit // len(worker_queues))
+                    worker_queue.charge(slot, part, most, priority)
 
     # Messages ----------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ for each branch that is removed, and where a slot reaches or leaves its limit.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
+from libc.string cimport memset
 
 from fairsched.core.schedule.amount cimport AMOUNT_MAX
 from fairsched.core.schedule.bands cimport bands_of, bands_queued
@@ -61,6 +62,7 @@ cdef inline void branches_add_root(SlotTable* t, uint32_t index) noexcept nogil:
     cdef Branch* at = &t.branches.of[index]
     at.root = at.next = NO_SLOT
     at.band = 0
+    memset(at.left, 0, sizeof(at.left))
 
 cdef inline bint branches_is_branch(const SlotTable* t, uint32_t index) noexcept nogil:
     """Return whether an index is that of a branch, not of a named slot."""
@@ -109,14 +111,18 @@ cdef inline uint32_t branches_remove(SlotTable* t, uint32_t index) noexcept nogi
         before = t.branches.of[before].next
     t.branches.of[before].next = t.branches.of[index].next
     branches_earn(&t.slots[root], t.slots[index].work)
+    branches_add_work(&t.branches.of[root].left[t.branches.of[index].band], t.slots[index].work)
     slots_remove(t, index)
     t.branches.of[index].root = t.branches.of[index].next = NO_SLOT
     return root
 
 cdef inline void branches_earn(Slot* slot, int64_t work) noexcept nogil:
     """Add to the work of a slot, which saturates as in dwrr_charge."""
-    if slot.work <= AMOUNT_MAX:
-        slot.work += min(work, AMOUNT_MAX)
+    branches_add_work(&slot.work, work)
+
+cdef inline void branches_add_work(int64_t* total, int64_t work) noexcept nogil:
+    if total[0] <= AMOUNT_MAX:
+        total[0] += min(work, AMOUNT_MAX)
 
 cdef inline bint branches_push(SlotTable* t, uint32_t index, uint64_t token, int64_t cost) noexcept nogil:
     """Append a message to a branch; False when memory is exhausted."""
@@ -138,10 +144,12 @@ cdef inline bint branches_settle(SlotTable* t, uint32_t index, int64_t differenc
     """
     cdef Slot* root = &t.slots[t.branches.of[index].root]
     cdef int64_t before = t.slots[index].work
+    cdef int64_t* left = &t.branches.of[t.branches.of[index].root].left[t.branches.of[index].band]
     if not dwrr_settle(t, index, difference):
         return False
     if before < -difference:
         root.work -= min(root.work, -difference - before)
+        left[0] -= min(left[0], -difference - before)
     return True
 
 cdef inline void branches_hold(SlotTable* t, uint32_t root, int state) noexcept nogil:

@@ -83,6 +83,7 @@ cdef struct Branch:  # what belongs to an index, in a table whose messages have 
     uint32_t root   # of a branch: the slot that it is a part of; of a slot: NO_SLOT
     uint32_t next   # of a branch: another one of its slot; of a slot: its first branch; or NO_SLOT
     uint32_t band   # of a branch
+    int64_t[PRIORITIES] left  # of a slot: the work of its branches of each band that were removed
 
 cdef struct Branches:
     Branch* of         # by index
