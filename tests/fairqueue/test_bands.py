@@ -287,7 +287,7 @@ class BandedQueue(RuleBasedStateMachine):
 
 
 TestBandedQueue = BandedQueue.TestCase
-TestBandedQueue.settings = settings(max_examples=300)
+TestBandedQueue.settings = settings(max_examples=100)
 
 
 class Limited:
@@ -342,7 +342,7 @@ class Limited:
         assert len(found) == count or not self.possible()
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     bands=st.lists(st.integers(0, LAST_BAND), min_size=4, max_size=4),
     boost=st.booleans(),

@@ -426,7 +426,7 @@ class PrioritisedQueue(RuleBasedStateMachine):
 
 
 TestPrioritisedQueue = PrioritisedQueue.TestCase
-TestPrioritisedQueue.settings = settings(max_examples=200)
+TestPrioritisedQueue.settings = settings(max_examples=100)
 
 
 class Limited:
@@ -488,7 +488,7 @@ class Limited:
         return sum(map(len, self.queued.values()))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     boost=st.booleans(),
     limit=st.sampled_from([Limit(1), Limit(3), Limit(rate=1), Limit(rate=100), Limit(2, rate=4)]),

@@ -182,10 +182,10 @@ class BoostedQueue(RuleBasedStateMachine):
 
 
 TestBoostedQueue = BoostedQueue.TestCase
-TestBoostedQueue.settings = settings(max_examples=300)
+TestBoostedQueue.settings = settings(max_examples=100)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     quanta=st.lists(st.integers(1, 6), min_size=3, max_size=3),
     steps=st.lists(st.tuples(st.sampled_from(["x", "y", "get", "get"]), st.integers(1, 6)), max_size=200),

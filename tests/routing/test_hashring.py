@@ -29,7 +29,7 @@ def hasher(seed: int = 0):
 # Against the oracle ----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     members.filter(bool),
     st.integers(1, 3),
