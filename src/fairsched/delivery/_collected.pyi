@@ -1,14 +1,15 @@
 from collections.abc import Callable
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import disjoint_base
 
 _Texts = tuple[int, int, tuple[bytes | None, bytes, bytes]]
 _Headers = Callable[[bytes], list[str | None]] | None
 
+@disjoint_base
 class CollectedDeliveries:
-    def __new__(cls, surplus: bool = False) -> Self: ...
+    def __init__(self, surplus: bool = False) -> None: ...
     @property
     def count(self) -> int: ...
     @property
