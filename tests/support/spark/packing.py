@@ -7,7 +7,7 @@ import shutil
 import sys
 import venv
 import zipfile
-from importlib.metadata import distribution
+from importlib.metadata import PackagePath, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -34,12 +34,20 @@ def with_requirements(*names: str) -> set[str]:
     return found
 
 
+def files_of(name: str) -> list[PackagePath]:
+    """The files of a distribution that somebody imports: of pandas and pyarrow, tests and headers are a quarter."""
+    return [
+        file for file in distribution(name).files or []
+        if ".." not in file.parts and file.suffix != ".pyc" and file.parts[1:2] not in (("tests",), ("include",))
+    ]  # fmt: skip
+
+
 def wheel_of(name: str, folder: Path) -> None:
     """Make a wheel of what pip installed here."""
     found = distribution(name)
     tags = [tag.split("-") for tag in re.findall(r"^Tag: (.+)$", found.read_text("WHEEL") or "", re.MULTILINE)]
     tag = "-".join(".".join(dict.fromkeys(parts)) for parts in zip(*tags, strict=True))
-    files = [file for file in found.files or [] if ".." not in file.parts and file.suffix != ".pyc"]
+    files = files_of(name)
     record = next(file for file in files if file.name == "RECORD")
     left_out = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
     stem = f"{re.sub(r'[-_.]+', '_', found.metadata['Name'])}-{found.version}"

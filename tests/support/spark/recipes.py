@@ -105,7 +105,7 @@ class Machine:
         }  # fmt: skip
         self.environment.update(
             JAVA_HOME=find_java(), PIP_NO_INDEX="1", PIP_FIND_LINKS=str(self._wheels),
-            PIP_DISABLE_PIP_VERSION_CHECK="1", **_spark_variables(folder, master, home),
+            PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_COMPILE="1", **_spark_variables(folder, master, home),
         )  # fmt: skip
         self._paths = [str(self._home / "bin"), self.environment["SPARK_HOME"] + "/bin", os.environ["PATH"]]
         self.environment["PATH"] = os.pathsep.join(self._paths)
