@@ -314,6 +314,18 @@ def test_lanes_with_order_are_there_before_the_first_message(broker: Node, new_l
         assert all(exists(broker, name) for name in lanes.bucket_names)
 
 
+def test_a_lane_with_order_that_has_other_arguments_is_named_in_the_log(
+    broker: Node, new_lanes: Callable[..., Lanes], caplog: pytest.LogCaptureFixture
+) -> None:
+    lanes = new_lanes(ordered=True, buckets=2)
+    broker.declare(lanes.bucket_names[1])
+    with Publisher(broker.url, lanes=lanes) as publisher:
+        flood(publisher, lanes, "acme", range(10))
+    [line] = [record.getMessage() for record in caplog.records if "publishing anyway" in record.getMessage()]
+    assert f"{lanes.bucket_names[1]!r} cannot be opened" in line
+    assert "x-single-active-consumer" in line
+
+
 @pytest.mark.parametrize("publishers", [1, 2])
 def test_nothing_is_lost_when_lanes_are_deleted_again_and_again(
     broker: Node, new_lanes: Callable[..., Lanes], publishers: int

@@ -203,17 +203,22 @@ class IOThread(ConnectionThread):
         self._replies.opened(transport, channel)
         self._lanes.connected(transport)
         if self._begun:
-            self._lanes.compare_layouts(self._on_other_layout)
+            self._lanes.compare_layouts(self._say_anyway)
             self._begin_sending(transport)
         else:
-            self._lanes.compare_layouts(
-                lambda error: (
-                    self._fail(error) if error else self._lanes.declare_ordered(lambda: self._begin_sending(transport))
-                )
-            )
+            self._lanes.compare_layouts(lambda error: self._fail(error) if error else self._declare(transport))
 
-    def _on_other_layout(self, error: BaseException | None) -> None:
-        """Say that lanes are used with another layout since the connection was lost; messages must go somewhere."""
+    def _declare(self, transport: PublisherTransport) -> None:
+        """Declare ordered lanes, and begin."""
+
+        def declared(error: Exception | None) -> None:
+            self._say_anyway(error)
+            self._begin_sending(transport)
+
+        self._lanes.declare_ordered(declared)
+
+    def _say_anyway(self, error: BaseException | None) -> None:
+        """Say that lanes are refused, or have another layout by now; messages must go somewhere."""
         if error is not None:
             _log.error("%s; publishing anyway", error)
 

@@ -101,23 +101,26 @@ class LaneUpkeep:
 
         compared(None)
 
-    def declare_ordered(self, done: Callable[[], None]) -> None:
+    def declare_ordered(self, done: Callable[[Exception | None], None]) -> None:
         """Declare the buckets of ordered lanes.
 
         Parameters
         ----------
         done : callable
-            Called once they are declared, or refused, which messages will find out; never if the connection is lost.
+            Called once, with the last refusal, or None; never if the connection is lost before.
         """
         left = [(one.lanes, name) for one in self._spreads if one.lanes.ordered for name in one.lanes.bucket_names]
+        refused: Exception | None = None
 
         def declared(error: Exception | None) -> None:
+            nonlocal refused
             if isinstance(error, ConnectionFailed):
                 return
+            refused = error or refused
             if left:
                 self._opener.declare(*left.pop(), declared)
             else:
-                done()
+                done(refused)
 
         declared(None)
 
