@@ -90,7 +90,7 @@ class Message(pyamqp.Message):  # type: ignore[misc]  # kombu has no types
 
     @property
     def errors(self) -> list[Any]:
-        """What failed when the body was decompressed."""
+        """The errors that decompressing the body has met."""
         found: list[Any] = self.__dict__.setdefault("errors", [])
         return found
 

@@ -1,4 +1,4 @@
-"""What has to happen before the next item of a slot is served: copied from the table, and as `SlotOutlook`."""
+"""The outlook of a slot, or all that has to happen before its next item is served: from the table, and as an object."""
 
 from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memset

@@ -1,4 +1,4 @@
-"""What the slots of a fair queue may do in this process under a limit that counts for a group of processes.
+"""Permits of a fair queue's slots: the part that this process has of a limit that counts for a group of processes.
 
 `consumer/group_limits` asks the group and grants; core/schedule/limits.pxd counts. Exclusion is that of the queue: see
 _fairqueue.pyx.
