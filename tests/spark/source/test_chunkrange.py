@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pika
 import pyarrow as pa
@@ -12,6 +14,7 @@ from support.ports import free_ports
 from support.proxy import Proxy
 from support.rabbitmq import Node
 from support.spark.running import Driver, bodies, schema_of, unique
+from support.waiting import eventually
 
 from fairsched.errors import ConfigurationError, ConnectionFailed, QueueNotFound
 from fairsched.spark.source import chunkrange, streams
@@ -19,8 +22,9 @@ from fairsched.spark.source.batch import BatchReader
 from fairsched.spark.source.chunkrange import chunks_cluster
 from fairsched.spark.source.columns import column_names
 from fairsched.spark.source.options import SourceOptions, source_options
+from fairsched.spark.source.starts import offsets_since
 from fairsched.spark.source.streams import Range, StreamsReader, read_rows
-from fairsched.streams import StreamConnection, data_message
+from fairsched.streams import StreamConnection, StreamRecords, data_message
 
 pytestmark = pytest.mark.rabbitmq("streams")
 
@@ -105,6 +109,76 @@ def test_a_batch_query(broker: Node, queues: DeclareAll) -> None:
     assert [(part.value.start, part.value.end) for part in parts] == [(0, 100), (100, 200), (200, 300)]
     assert {part.value.cluster for part in parts} == {chunks_cluster(options)}
     assert bodies([row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]) == sent
+
+
+def chunk_times(node: Node, name: str, count: int) -> list[tuple[int, int]]:
+    """The first offset of each chunk, and when the broker wrote it."""
+    found = []
+    with StreamConnection(node.stream_url) as connection:
+        records = StreamRecords(name, connection.old)
+        subscription = connection.subscribe(name, "first")
+        while records.next_offset < count:
+            chunk = connection.chunk(30)
+            assert chunk is not None
+            first = max(0, records.next_offset)
+            records.want(count, 1 << 30)
+            records.add_chunk(chunk.frame, chunk.at, 0, {})
+            connection.credit(subscription)
+            found.append((first, records.timestamp))
+    return found
+
+
+def test_a_stream_is_read_from_a_millisecond_on(broker: Node, queues: DeclareAll) -> None:
+    [name] = queues(1, arguments=STREAM)
+    sent = unique(name, 24)
+    # Within one second, but for the first chunks if it ends meanwhile.
+    with StreamConnection(broker.stream_url) as connection:
+        publisher = connection.declare_publisher(name)
+        for at in range(0, 24, 4):
+            connection.publish(publisher, ((n, data_message(sent[n])) for n in range(at, at + 4)))
+            assert connection.wait_confirms(at + 4, 30)
+            now = time.time_ns() // 1_000_000
+            eventually(lambda now=now: time.time_ns() // 1_000_000 > now + 1)
+    times = chunk_times(broker, name, 24)
+    assert len({moment for _, moment in times}) >= 6
+
+    def planned(moment: int, **more: object) -> int:
+        given = {"url": broker.url, "streams": name, "planningInterval": "0s", "streamPort": str(broker.stream_port),
+                 "startingTimestamp": str(moment), "pollTimeout": "500ms"}  # fmt: skip
+        driver = Driver({**given, **{key: str(value) for key, value in more.items()}}, StreamsReader)
+        begin = driver.plan()
+        assert begin is not None
+        driver.offset = begin
+        first = int(begin["streams"][name])
+        end = driver.plan()
+        rows = [row for part in driver.read(end) for row in part] if end is not None else []
+        assert bodies(rows) == sent[first:]
+        return first
+
+    def expected(moment: int) -> int:
+        return next((first for first, written in times if written >= moment), 24)
+
+    for _, moment in times[::2]:
+        assert planned(moment) == expected(moment)
+        assert planned(moment + 1, protocol="stream") == expected(moment + 1)
+    last = times[-1][1]
+    assert (planned(times[0][1] - 10_000), planned(last + 1)) == (0, 24)
+    # Over AMQP, and where the planner does not reach the port, rows begin with the second.
+    assert planned(last, protocol="amqp") == expected(last // 1000 * 1000)
+    options = options_of(broker, [name], streamPort=free_ports(1)[0], startingTimestamp=last, connectRetries=0)
+    assert isinstance(options.starting_offsets, datetime)
+    assert offsets_since(options, "any", options.starting_offsets) == {name: expected(last // 1000 * 1000)}
+    batch = options_of(broker, [name], startingTimestamp=last)
+    assert BatchReader(batch, schema_of(batch)).partitions()[0].value.start == expected(last)
+
+
+def test_an_empty_stream_is_read_from_a_moment_on(broker: Node, queues: DeclareAll) -> None:
+    names = queues(2, arguments=STREAM)
+    fill(broker, names[0], 3)
+    options = options_of(broker, names, startingTimestamp=4 * 10**12, protocol="stream", pollTimeout="200ms")
+    assert isinstance(options.starting_offsets, datetime)
+    found = offsets_since(options, chunks_cluster(options), options.starting_offsets)
+    assert found == {names[0]: 3, names[1]: 0}
 
 
 def test_cuts_cost_no_row_and_repeat_none(

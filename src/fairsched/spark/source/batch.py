@@ -24,6 +24,7 @@ from fairsched.spark.source.requested_schema import RequestedSchema
 from fairsched.spark.source.roworder import row_order
 from fairsched.spark.source.shedding import judge_known
 from fairsched.spark.source.spill import Spill
+from fairsched.spark.source.starts import starting_offsets
 from fairsched.spark.source.streamrange import as_offsets
 from fairsched.spark.source.streams import Range, ranges, read_rows
 
@@ -120,10 +121,10 @@ class BatchReader(DataSourceReader):
         options = self._options
         if options.streams:
             options = with_partitions(options)
-            names = list(options.quanta)
-            starts = as_offsets(options.starting_offsets or "earliest", options.broker, names, options.poll_timeout)
-            ends = as_offsets(options.ending_offsets, options.broker, names, options.poll_timeout)
-            return [InputPartition(one) for one in ranges(starts, ends, options, chunks_cluster(options))]
+            cluster = chunks_cluster(options)
+            starts = starting_offsets(options, "earliest", lambda: cluster)
+            ends = as_offsets(options.ending_offsets, options.broker, list(options.quanta), options.poll_timeout)
+            return [InputPartition(one) for one in ranges(starts, ends, options, cluster)]
         probe = DepthProbe(options.broker, list(options.quanta), options.planning_interval)
         try:
             shares, _ = allocate(probe.depths(), options.quanta, options.max_messages, {})

@@ -182,7 +182,7 @@ def read_chunks(
     reached = False
     while position < end:
         try:
-            connection = _connected(options, cluster, stream)
+            connection = connected(options, cluster, stream)
         except ConnectionFailed as error:
             if not reached and options.protocol != "stream":
                 raise NoStreamPort(str(error)) from error
@@ -206,8 +206,8 @@ def read_chunks(
             connection.drop()
 
 
-def _connected(options: SourceOptions, cluster: str, stream: str) -> StreamConnection:
-    """Connect to a node with the stream, by the first URL that leads to one."""
+def connected(options: SourceOptions, cluster: str, stream: str) -> StreamConnection:
+    """Connect to a node of the cluster that has the stream, by the first URL that leads to one."""
     broker = options.broker
 
     def connect(url: str) -> StreamConnection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fairsched.amqp._properties import PROPERTY_NAMES
@@ -104,7 +104,7 @@ def _super_stream(reader: OptionReader) -> str | None:
 
 
 def _starting(reader: OptionReader, streams: Mapping[str, int]) -> str | Mapping[str, int] | datetime | None:
-    """Read startingOffsets, or startingTimestamp, which RabbitMQ rounds down to seconds."""
+    """Read startingOffsets, or startingTimestamp."""
     offsets = _offsets(reader, "startingOffsets", None)
     moment = reader.number("startingTimestamp", -1, 0, LATEST_SECOND * 1000)
     if moment < 0:
@@ -115,7 +115,7 @@ def _starting(reader: OptionReader, streams: Mapping[str, int]) -> str | Mapping
         raise ConfigurationError(
             f"option startingTimestamp is for streams only, got {moment}: a queue is read from its head"
         )
-    return datetime.fromtimestamp(moment // 1000, UTC)
+    return datetime.fromtimestamp(moment // 1000, UTC) + timedelta(milliseconds=moment % 1000)
 
 
 def _key(reader: OptionReader) -> str | None:

@@ -302,14 +302,10 @@ def check_known(ends: Mapping[str, int], starts: Mapping[str, int], strict: bool
 
 
 def as_offsets(given: Any, broker: Broker, streams: Sequence[str], idle: float) -> dict[str, int]:
-    """Return offsets for "earliest", "latest", a moment, or a mapping, which must name every stream.
+    """Return offsets for "earliest", "latest", or a mapping, which must name every stream.
 
-    Asked once in a query's life, so that `idle` may be long. A stream that ends before the moment is read from its end.
+    Asked once in a query's life, so that `idle` may be long.
     """
-    if isinstance(given, datetime):
-        # In this order: a message that comes in between is after the end, and so is not missed.
-        ends = bounds(broker, streams, "last", idle)
-        return ends | seen_bounds(broker, streams, given, idle)
     if not isinstance(given, str):
         left = [name for name in streams if name not in given]
         if left:

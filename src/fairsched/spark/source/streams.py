@@ -21,7 +21,8 @@ from fairsched.spark.source.options import SourceOptions
 from fairsched.spark.source.partition import SEGMENT_BYTES, SEGMENT_MESSAGES
 from fairsched.spark.source.plan import allocate, partitions_worth
 from fairsched.spark.source.requested_schema import RequestedSchema
-from fairsched.spark.source.streamrange import as_offsets, bounds, check_known, missing, read_range, seen_bounds
+from fairsched.spark.source.starts import starting_offsets
+from fairsched.spark.source.streamrange import bounds, check_known, missing, read_range, seen_bounds
 
 _log = logging.getLogger(__name__)
 
@@ -128,9 +129,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, begin = self._options, StreamOffset.from_json(start)
         if begin.ends is None:
             # An empty batch writes down what "latest" means, so that a restart does not take it for something later.
-            found = as_offsets(
-                options.starting_offsets or "latest", options.broker, list(options.quanta), options.poll_timeout
-            )
+            found = starting_offsets(options, "latest", self._chunks_cluster)
             return StreamOffset(found, found).to_json()
         starts = dict(begin.ends)
         new = [name for name in options.quanta if name not in starts]
@@ -148,6 +147,12 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = {name: self._ends[name] - end for name, end in ends.items()}
         self._since = time.monotonic()
         return StreamOffset(ends, {name: starts[name] for name in ends}, carried).to_json()
+
+    def _chunks_cluster(self) -> str:
+        """Return the cluster whose stream port is used; asked once."""
+        if self._cluster is None:
+            self._cluster = chunks_cluster(self._options)
+        return self._cluster
 
     def _look_up(self) -> None:
         """Look up the streams of a super stream, once in a while: those that are added are read from their first."""
@@ -204,9 +209,7 @@ class StreamsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges that the end offset names."""
         found, options = StreamOffset.from_json(end), self._options
-        if self._cluster is None:
-            self._cluster = chunks_cluster(options)
-        parts = ranges(dict(found.starts or {}), dict(found.ends or {}), options, self._cluster)
+        parts = ranges(dict(found.starts or {}), dict(found.ends or {}), options, self._chunks_cluster())
         return [InputPartition(one) for one in parts]
 
     def commit(self, end: dict[str, Any]) -> None:
