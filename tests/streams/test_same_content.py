@@ -151,6 +151,19 @@ def test_what_was_published_over_amqp(
     check_same(broker, connection, stream, len(messages))
 
 
+def test_a_publisher_that_gives_offsets_of_its_own(broker: Node, connection: StreamConnection) -> None:
+    stream = f"same-{next(_names)}"
+    broker.declare(stream, arguments={"x-queue-type": "stream"})
+    given = [("l", 7), ("S", b"mine")]
+    with broker.connect() as channel:
+        channel.tx_select()
+        for kinds in itertools.product(given, repeat=2):
+            headers = written([(b"x-stream-offset", kind, value) for kind, value in kinds])
+            channel._impl.basic_publish("", stream, b"body", Encoded(headers))
+        channel.tx_commit()
+    check_same(broker, connection, stream, 4)
+
+
 # Published over the stream protocol -----------------------------------------------------------------------------------
 
 

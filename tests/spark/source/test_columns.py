@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import time
 from datetime import UTC, datetime
 
@@ -171,6 +172,18 @@ def test_the_offset_in_a_stream_is_found():
     assert found.last_offset() == high + 3
     columns = Decoder(["offset"]).batch(found, {})
     assert columns.column("offset").to_pylist() == [None if offset < 0 else offset for offset in expected]
+
+
+def test_the_offset_in_a_stream_is_the_one_that_the_broker_added():
+    def number(value: int) -> bytes:
+        return field(b"x-stream-offset", b"l", struct.pack(">q", value))
+
+    text, inner = field(b"x-stream-offset", b"S", struct.pack(">I", 4) + b"mine"), table(number(9))
+    cases = ((table(number(5), text), 5), (table(number(6), number(2**40)), 6), (table(text, number(7)), -1),
+             (table(field(b"a", b"F", inner), number(8)), 8), (table(field(b"a", b"F", inner)), -1))  # fmt: skip
+    headers = [pika.frame.Header(1, 0, Encoded(octets)).marshal()[7:-1] for octets, _ in cases]
+    found = collected(*((delivery()[0], one, b"") for one in headers))
+    assert memoryview(found.offsets()).cast("q").tolist() == [expected for _, expected in cases]
 
 
 def test_rows_are_taken_in_the_order_given():

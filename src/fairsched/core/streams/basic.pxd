@@ -215,14 +215,16 @@ cdef inline void headers_of_properties(const Record* r, Headers* h) noexcept nog
     cdef Reader items
     cdef Value name, v
     cdef Text key
+    cdef bint numbered = False
     if value_kind(&all) != KIND_MAP:
         return
     items = value_items(&all)
     while items.at < items.end and value_next(&items, &name) and value_next(&items, &v):
         key = value_text(&name)
         if r.old:
-            if text_is(key, b"x-stream-offset"):
-                continue  # the broker overwrites it
+            if not numbered and text_is(key, b"x-stream-offset"):
+                numbered = True
+                continue  # the broker overwrites the first one
             if text_is(key, b"x-basic-type") or text_is(key, b"x-basic-app-id"):
                 continue
         if value_kind(&name) == KIND_TEXT and key.length <= SHORT_MAX:
