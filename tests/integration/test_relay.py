@@ -410,16 +410,17 @@ def test_sigterm_moves_what_is_here(broker: Node, new_queue: NewQueue) -> None:
 
 @pytest.mark.chaos
 @pytest.mark.slow
-def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: Any) -> None:
+def test_kill_9_at_random_moments(mortal: Broker, outcomes: Any) -> None:
     """Twenty relays are killed, one after the other, while messages are published."""
-    lanes = Lanes(new_queue("kill"), key="header:tenant")
+    mortal.declare("kill")
+    lanes = Lanes("kill", key="header:tenant")
     chance = random.Random(9)
     total = itertools.count()
     published: list[int] = []
     stop = threading.Event()
 
     def produce() -> None:
-        with Publisher(broker.url) as publisher:
+        with Publisher(mortal.url) as publisher:
             while not stop.wait(0.02):  # up to five thousand a second
                 for _ in range(100):
                     number = next(total)
@@ -432,27 +433,27 @@ def test_kill_9_at_random_moments(broker: Node, new_queue: NewQueue, outcomes: A
     producer.start()
     try:
         eventually(lambda: published)
-        others = broker.channels()  # the producer's, and what tests before left to the broker to notice
+        others = mortal.channels()  # the producer's, on a broker that no other test uses
         for _ in range(20):
-            process = start(broker.url, lanes.name)
+            process = start(mortal.url, lanes.name)
             try:
-                wanted = sum_in(broker, lanes) + chance.randrange(1, 3000)
-                eventually(lambda wanted=wanted: sum_in(broker, lanes) >= wanted)
+                wanted = sum_in(mortal, lanes) + chance.randrange(1, 3000)
+                eventually(lambda wanted=wanted: sum_in(mortal, lanes) >= wanted)
             finally:
                 process.kill()
                 process.communicate()
             # Until the broker has noticed, it gives the next relay later messages than it takes back; and copies that
             # it has not read would come behind those of the next relay.
-            eventually(lambda: consumers_of(broker, lanes.name) == 0 and broker.channels() <= others)
+            eventually(lambda: consumers_of(mortal, lanes.name) == 0 and mortal.channels() <= others)
     finally:
         stop.set()
         producer.join()
     count = sum(published)
-    relay = Relay(broker.url, lanes)
+    relay = Relay(mortal.url, lanes)
     with running(relay):
-        eventually(lambda: broker.left(lanes.name) == 0, 60)
+        eventually(lambda: mortal.left(lanes.name) == 0, 60)
     # A tenant becomes hot once more with each relay, and goes from its bucket to its own lane.
-    runs = [numbers for bodies in taken_by_lane(broker, lanes).values() for numbers in by_tenant(bodies).values()]
+    runs = [numbers for bodies in taken_by_lane(mortal, lanes).values() for numbers in by_tenant(bodies).values()]
     for numbers in runs:
         assert firsts(numbers) == sorted(set(numbers))
         assert lasts(numbers) == sorted(set(numbers))
