@@ -193,6 +193,9 @@ def messages_of(node: Node) -> st.SearchStrategy[bytes]:
         st.one_of(maybe, st.tuples(st.just("utf8"), text)),
     ).flatmap(lambda items: st.integers(0, len(items)).map(lambda count: ("list", list(items[:count]))))  # fmt: skip
     names = st.one_of(st.sampled_from(["same", "x-one"]), text)
+    if not later:
+        # Headers of these names must be lists, for which it has no place: it ends the connection.
+        names = names.filter(lambda name: name not in ("CC", "BCC"))
     application = st.lists(st.tuples(st.tuples(st.just("utf8"), names), values(node)), max_size=5)
     symbols = st.sampled_from(["x-one", "x-two", "x-stream-offset", "x-opt-rabbitmq-received-time"])
     known = [
