@@ -190,7 +190,8 @@ def test_a_warm_shutdown_hands_back_what_has_not_begun(broker: Broker, lanes: La
     begun = jobs.begun()
     assert len(begun) == len(names_of(jobs)) < len(expected)
     left = len(expected) - len(begun)
-    eventually(lambda: broker.left(*lanes.bucket_names, lanes.own_lane_of("flood")) == left)
+    # None is lost; and no more are repeated than the two processes had in hand, since tasks acknowledge late.
+    eventually(lambda: left <= broker.left(*lanes.bucket_names, lanes.own_lane_of("flood")) <= left + 2)
 
 
 def test_lanes_are_consumed_as_long_as_their_queue(broker: Broker, lanes: Lanes, tmp_path: Path) -> None:

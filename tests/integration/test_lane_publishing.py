@@ -593,7 +593,7 @@ def test_a_publisher_that_is_idle_or_answered_keeps_its_connection_and_its_lanes
 
 
 STOPPED = """
-import os, signal, sys
+import signal, sys, threading
 from fairsched import Lanes, Publisher
 from fairsched.publisher import lane_upkeep
 from fairsched.publisher.transport import PublisherTransport
@@ -604,7 +604,8 @@ emit = PublisherTransport.emit
 
 def stop_and_emit(self, data):
     if b"late" in bytes(data) and lanes.own_lane_of("acme").encode() in bytes(data):
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # A signal to the process may reach its first thread, and this one would go on until that runs.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     emit(self, data)
 
 with Publisher(sys.argv[1], lanes=lanes) as publisher:
