@@ -7,12 +7,14 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.rabbitmq import Broker, numbered
 from support.waiting import eventually, reach_in_loop
 
 from fairsched import Consumer, Queue, aio
+from fairsched.consumer.channels import ConsumerChannels
 
 COUNT = 60
 _numbers = itertools.count()
@@ -148,6 +150,24 @@ def test_an_iteration_leaves_it_whole_too(broker: Broker, lane: Queue) -> None:
                 one.ack()
             eventually(lambda: len(second.ended) == COUNT - len(handed_out))
             assert second.begun == [*range(len(handed_out), COUNT)]
+
+
+def test_a_queue_that_is_resumed_while_its_channel_is_opened(
+    broker: Broker, lane: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Worker(broker.url, lane, {5}) as worker:
+        eventually(lambda: worker.begun == [*range(6)])
+
+        def open_and_resume(channels: ConsumerChannels, transport: Any, name: str) -> None:
+            opened(channels, transport, name)
+            worker.consumer.resume(name)
+
+        opened = ConsumerChannels.open
+        monkeypatch.setattr(ConsumerChannels, "open", open_and_resume)
+        worker.consumer.pause(lane.name)
+        worker.go_on.set()
+        eventually(lambda: len(worker.ended) == COUNT)
+        assert worker.begun == [*range(COUNT)]
 
 
 def test_a_coroutine_has_its_message_until_it_is_done(broker: Broker, lane: Queue) -> None:

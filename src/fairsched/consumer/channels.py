@@ -291,6 +291,7 @@ class ConsumerChannels:
             self._unconfirmed.discard(found.queue)
             self._parts.changes.confirmed(found.queue)
             self._parts.startup.subscribed()
+            self._parts.window_control.opened(found)
         else:
             self._on_cancelled(found)
 
@@ -304,6 +305,7 @@ class ConsumerChannels:
             _log.info("consuming queue %r, prefetch %d", found.queue, self._settings.windows[found.queue])
             self._parts.changes.confirmed(found.queue)
             self._parts.startup.subscribed()
+            self._parts.window_control.opened(found)
 
     def _on_cancelled(self, found: ConsumerChannel) -> None:
         """Consume again a queue whose consumer the broker cancelled."""

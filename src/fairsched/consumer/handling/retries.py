@@ -134,8 +134,8 @@ def attempts_before(message: Message, queue: str | None = None) -> int:
 def _can_come_again(message: Message) -> bool:
     """Whether a copy can have a header that counts, and come back.
 
-    It cannot count if the other headers cannot be decoded. And what is dead-lettered into a stream, RabbitMQ before 3.12
-    drops.
+    It cannot count if the other headers cannot be decoded. And RabbitMQ before 3.12 drops what is dead-lettered into a
+    stream.
     """
     try:
         return OFFSET not in message.headers

@@ -150,6 +150,11 @@ class WindowControl:
             self._dividing = True
             self._loop.call_later(PERIOD, self._divide)
 
+    def opened(self, one: ConsumerChannel) -> None:
+        """Pause or resume a queue of which that was asked while its channel was being opened."""
+        if (one.window == 0) != (self.window(one.queue) == 0):
+            self.pause(self._paused)
+
     def _divide(self) -> None:
         """Move every window to where it is wanted, as soon as that can be."""
         self._dividing = self._move()
