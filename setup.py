@@ -14,14 +14,12 @@ from setuptools import Extension, setup
 #   FAIRSCHED_TRACE=1                   line tracing, for coverage of .pyx and .pxd
 #   FAIRSCHED_PROBE=1                   also build the test probes, which reach C-level functions; never in a wheel
 #   FAIRSCHED_POLL=1                    have the broker wait for sockets with poll, as where there is no epoll
-#   FAIRSCHED_UNOPTIMISED=1             compile in a third of the time, for tests of what is in a wheel
 #   FAIRSCHED_COMPILED=1                compile nothing: the Makefile does that, and only what has changed
 SANITIZE = os.environ.get("FAIRSCHED_SANITIZE", "")
 TRACE = os.environ.get("FAIRSCHED_TRACE") == "1"
 PROBE = os.environ.get("FAIRSCHED_PROBE") == "1"
 POLL = os.environ.get("FAIRSCHED_POLL") == "1"
 CORES = os.cpu_count() or 1
-UNOPTIMISED = os.environ.get("FAIRSCHED_UNOPTIMISED") == "1"
 COMPILED = os.environ.get("FAIRSCHED_COMPILED") == "1"
 CACHE = os.environ.get("CYTHON_CACHE_DIR")
 
@@ -80,8 +78,6 @@ def optimisation(source: str) -> list[str]:
     """
     if sys.platform == "win32":
         return []
-    if UNOPTIMISED:
-        return ["-O0"]
     name = Path(source).stem
     if "probes" in source and name not in MEASURED_PROBES:
         return ["-O1"]

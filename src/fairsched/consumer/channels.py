@@ -289,9 +289,7 @@ class ConsumerChannels:
         elif found.subscribed:
             # Paused. If it turns out to be missing when it is resumed, that is something to wait for.
             self._unconfirmed.discard(found.queue)
-            self._parts.changes.confirmed(found.queue)
-            self._parts.startup.subscribed()
-            self._parts.window_control.opened(found)
+            self._on_subscribed(found)
         else:
             self._on_cancelled(found)
 
@@ -303,9 +301,13 @@ class ConsumerChannels:
             self._cancel(found)
         else:
             _log.info("consuming queue %r, prefetch %d", found.queue, self._settings.windows[found.queue])
-            self._parts.changes.confirmed(found.queue)
-            self._parts.startup.subscribed()
-            self._parts.window_control.opened(found)
+            self._on_subscribed(found)
+
+    def _on_subscribed(self, found: ConsumerChannel) -> None:
+        """Note that a queue is consumed, or paused, as was asked for."""
+        self._parts.changes.confirmed(found.queue)
+        self._parts.startup.subscribed()
+        self._parts.window_control.opened(found)
 
     def _on_cancelled(self, found: ConsumerChannel) -> None:
         """Consume again a queue whose consumer the broker cancelled."""

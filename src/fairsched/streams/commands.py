@@ -132,22 +132,25 @@ class Payload:
     ----------
     data : memoryview
         The octets.
+    failure : callable
+        Makes the error that is raised of what is wrong.
 
     Raises
     ------
     ValueError
-        From each method: the frame ends before the value does.
+        Or what `failure` makes, from each method: the frame ends before the value does.
     """
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, failure: Callable[[str], Exception] = ValueError) -> None:
         self._data = data
+        self._failure = failure
         self._at = 0
 
     def octets(self, size: int) -> bytes:
         """Read so many octets."""
         end = self._at + size
         if size < 0 or end > len(self._data):
-            raise ValueError(f"its length is {len(self._data)}, so {size} octets from {self._at} on are not in it")
+            raise self._failure(f"its length is {len(self._data)}, so {size} octets from {self._at} on are not in it")
         found = bytes(self._data[self._at : end])
         self._at = end
         return found
@@ -165,7 +168,7 @@ class Payload:
         """Read an array of items, each of which takes an octet at least."""
         count = self.number(4)
         if count > len(self._data) - self._at:
-            raise ValueError(f"an array of {count} items is longer than the frame")
+            raise self._failure(f"an array of {count} items is longer than the frame")
         return [item() for _ in range(count)]
 
     def pairs(self) -> dict[str, str]:

@@ -480,13 +480,16 @@ class StreamConnection:
             return QueueNotFound(text)
         return ConnectionFailed(text) if code in PASSING else RequestRefused(text)
 
+    def _malformed(self, why: object) -> ConnectionFailed:
+        return ConnectionFailed(f"{self.address}: the broker sent a malformed frame: {why}")
+
     def _await(self, wanted: Callable[[int, memoryview], bool], what: str) -> Payload:
         until = time.monotonic() + self._timeout
         while (found := self._serve(until)) is not None:
             if isinstance(found, Chunk):
                 self._keep(found)
             elif found[0] and wanted(*found):
-                return _Checked(bytes(found[1]), self.address)
+                return Payload(memoryview(bytes(found[1])), self._malformed)
         raise ConnectionFailed(f"{self.address}: the broker did not answer {what} within {self._timeout:g} s")
 
     def _keep(self, chunk: Chunk) -> None:
@@ -505,7 +508,7 @@ class StreamConnection:
             return self._handle(found)
         except ValueError as error:
             self.drop()
-            raise ConnectionFailed(f"{self.address}: the broker sent a malformed frame: {error}") from None
+            raise self._malformed(error) from None
 
     def _beat(self, link: Link) -> float:
         """Send a heartbeat if one is due, and return when to look again; raise if the broker is silent."""
@@ -566,28 +569,6 @@ class StreamConnection:
                 f"{self.address}: stream {stream!r}: {MEANINGS.get(code, 'it moved')} ({code}): it was deleted, or its "
                 "leader or replica moved"
             )
-
-
-class _Checked(Payload):
-    """A payload whose errors are those of the connection."""
-
-    def __init__(self, data: bytes, address: str) -> None:
-        super().__init__(memoryview(data))
-        self._address = address
-
-    def octets(self, size: int) -> bytes:
-        """Read so many octets; ConnectionFailed if the frame ends before."""
-        try:
-            return super().octets(size)
-        except ValueError as error:
-            raise ConnectionFailed(f"{self._address}: the broker sent a malformed frame: {error}") from None
-
-    def array(self, item: Callable[[], T]) -> list[T]:
-        """Read an array; ConnectionFailed if it is longer than the frame."""
-        try:
-            return super().array(item)
-        except ValueError as error:
-            raise ConnectionFailed(f"{self._address}: the broker sent a malformed frame: {error}") from None
 
 
 def data_message(body: bytes) -> bytes:

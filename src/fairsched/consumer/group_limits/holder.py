@@ -22,6 +22,7 @@ from fairsched.consumer.group_limits.limit_message import (
     KnownMember,
     Message,
     believed,
+    killed_of,
 )
 from fairsched.scheduling.limit import JointName
 from fairsched.stats import PermitUse
@@ -278,11 +279,7 @@ class Holder:
 
     def killed(self, now: float) -> dict[str, Killed]:
         """Return the other members that ended without a silence before, as far as this one knows."""
-        return {
-            identity: Killed(one.session, now - one.killed)
-            for identity, one in self.peers.items()
-            if one.killed is not None
-        }
+        return killed_of(self.peers, now)
 
     def suspects(self, now: float) -> list[str]:
         """Return queues of members that may be gone, which the keeper does not find out; different ones in each member.

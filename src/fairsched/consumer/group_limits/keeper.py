@@ -15,7 +15,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairsched.consumer.group_limits.holder import SILENT
-from fairsched.consumer.group_limits.limit_message import Epoch, GroupLimit, Killed, KnownMember, Message, believed
+from fairsched.consumer.group_limits.limit_message import (
+    Epoch,
+    GroupLimit,
+    Killed,
+    KnownMember,
+    Message,
+    believed,
+    killed_of,
+)
 
 __all__ = ["Keeper"]
 
@@ -162,11 +170,7 @@ class Keeper:
 
     def killed(self, now: float) -> dict[str, Killed]:
         """Return the members that are gone and were not silent for long before."""
-        return {
-            identity: Killed(one.session, now - one.killed)
-            for identity, one in self._members.items()
-            if one.killed is not None
-        }
+        return killed_of(self._members, now)
 
     def forgotten(self, now: float) -> list[str]:
         """Return the members that were forgotten lately."""

@@ -24,7 +24,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from fairsched.amqp.jsonbody import read_fields
 from fairsched.consumer.sharing.share_message import LONGEST_NAME
@@ -93,11 +93,25 @@ class KnownMember(NamedTuple):
 class Killed(NamedTuple):
     """A connection of a member that ended when the member had not been silent for long: its number, and seconds since.
 
-    The queue of the connection was found gone; see `keeper.SILENT`.
+    The queue of the connection was found gone; see `holder.SILENT`.
     """
 
     session: int
     age: float
+
+
+class Ending(Protocol):
+    """A member as its process or the keeper knows it: its connection, and when that was found to be gone."""
+
+    session: int
+    killed: float | None
+
+
+def killed_of(members: Mapping[str, Ending], now: float) -> dict[str, Killed]:
+    """Return the members that ended without a silence before. O(members)."""
+    return {
+        identity: Killed(one.session, now - one.killed) for identity, one in members.items() if one.killed is not None
+    }
 
 
 @dataclass
